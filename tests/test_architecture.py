@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -375,6 +376,17 @@ def test_what_a_room_lists_is_in_it() -> None:
             beside = {file.stem for file in (ROOT / path).parent.iterdir()}
             assert set(names) <= beside, (path, set(names) - beside)
     assert len(listed["rails_ray/search/__init__.py"]) > 5
+
+
+def test_a_class_name_occurs_once() -> None:
+    """One word stands for one thing."""
+    found = [
+        node.name
+        for source in sources().values()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert {name: number for name, number in Counter(found).items() if number > 1} == {}
 
 
 def test_no_folder_has_a_name_that_tools_pass_over() -> None:

@@ -44,7 +44,7 @@ from rails_ray.families.recipes import by_name
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.config import ContrastiveConfig
-from rails_ray.modules.losses.negatives import Relevance, Roles, roles_among_copies
+from rails_ray.modules.losses.negatives import BatchRelevance, Roles, roles_among_copies
 from rails_ray.modules.losses.sampled_softmax import scaled_logit
 from rails_ray.modules.losses.streaming_log_sum_exp import Sums
 from rails_ray.modules.similarities.dot_product import DotProductConfig
@@ -186,7 +186,7 @@ def peak_bytes(form: str, num_items: int, block_size: int) -> int:
     positive = torch.arange(MEMORY_BATCH)
 
     def roles_of(rows: Tensor, first: int) -> Roles:
-        relevance = Relevance(positive, positive)
+        relevance = BatchRelevance(positive, positive)
         return roles_among_copies(rows, torch.zeros_like(rows, dtype=torch.bool), positive - first, positive, relevance)
 
     def sums_of(queries: list[Tensor], piece: list[Tensor], first: int) -> Sums:

@@ -27,7 +27,7 @@ from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take, tensors_of
-from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.two_pass import TwoPass
 from rails_ray.search.spec import SearchSpec
@@ -141,7 +141,7 @@ def search(asked: Asked, similarity: Compared, items: ItemState) -> Callable[[Qu
         case "two_pass":
             retriever = TwoPass(scorer, items, asked.num_per_embedding)
         case _:
-            lists = Lists(num_per_embedding=asked.num_per_embedding, num_by_average=asked.num_by_average)
+            lists = CandidateLists(num_per_embedding=asked.num_per_embedding, num_by_average=asked.num_by_average)
             retriever = Approximate(scorer, items, lists)
 
     def answer(query: QueryState, k: int) -> Answer:

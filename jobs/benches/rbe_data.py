@@ -171,7 +171,7 @@ def cross_encoder(name: str, folder: Path, source: Path) -> None:
 
 def films(name: str, folder: Path, source: Path) -> None:
     """MovieLens: users are the queries, named by their numbers; and boosted trees that rank films for them."""
-    from rails_ray.reranking.rankers.boosted import Features, TreesConfig
+    from rails_ray.reranking.rankers.boosted import PairFeatures, TreesConfig
     from rails_ray.training.rankers import train_boosted
 
     sizes = SPLITS[name]
@@ -194,7 +194,7 @@ def films(name: str, folder: Path, source: Path) -> None:
     asked = [str(users["user_id"][row]) for row in order]
     titles = (items["title"] + " " + items["genres"].map(" ".join)).tolist()
     save(folder, {"item_id": items["item_id"].tolist(), "text": titles}, queries_of(sizes, asked))
-    features = Features(
+    features = PairFeatures(
         users["user_id"].astype(str).to_numpy(str), by_user, items["item_id"].astype(str).to_numpy(str), by_item, SHARED
     )
     few = pairs[draw.permutation(len(pairs))[:MOST_PAIRS]]

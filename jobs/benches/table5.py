@@ -41,7 +41,7 @@ from rails_ray.modules.losses.mutual_information import mutual_information
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, map_tensors, take
 from rails_ray.search.methods import Retriever
-from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.two_pass import TwoPass
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -190,13 +190,13 @@ def methods(shape: Shape, trained: Trained, query: QueryState) -> Iterator[Ask]:
         ("two_pass", "100", TwoPass(scored, index, 100)),
     ]
     made += [
-        ("per_embedding", f"{n}", Approximate(scored, index, Lists(num_per_embedding=n)))
+        ("per_embedding", f"{n}", Approximate(scored, index, CandidateLists(num_per_embedding=n)))
         for n in shape.per_embedding
         if n * num_pairs >= K  # shorter lists cannot give k items
     ]
-    made += [("average", f"{n}", Approximate(scored, index, Lists(num_by_average=n))) for n in shape.average]
+    made += [("average", f"{n}", Approximate(scored, index, CandidateLists(num_by_average=n))) for n in shape.average]
     made += [
-        ("combined", f"{n}_{m}", Approximate(scored, index, Lists(num_per_embedding=n, num_by_average=m)))
+        ("combined", f"{n}_{m}", Approximate(scored, index, CandidateLists(num_per_embedding=n, num_by_average=m)))
         for n, m in shape.combined
     ]
     for method, width, retriever in made:

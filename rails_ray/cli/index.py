@@ -165,7 +165,7 @@ class Export(Stored):
 
 
 @dataclass(frozen=True)
-class Index:
+class IndexCommand:
     """List, show, verify and roll back index versions; vectors from files and into files."""
 
     action: tyro.conf.OmitSubcommandPrefixes[

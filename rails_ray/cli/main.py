@@ -47,7 +47,7 @@ COMMANDS = {  # each in a module of `rails_ray.cli`, which is imported when the 
     "serve": "serving.Serve",
     "new-key": "keys.NewKey",
     "query": "query.Query",
-    "index": "index.Index",
+    "index": "index.IndexCommand",
     "plan": "plan.PlanDeployment",
     "inspect": "inspect.InspectData",
 }

@@ -10,7 +10,7 @@ from rich.table import Table
 from rails_ray.cli.base import out
 from rails_ray.cli.planning import advice, measured
 from rails_ray.cli.planning.machines import EFFICIENCY, GPUS, NO_GPU, machine
-from rails_ray.cli.planning.plans import MEMORY_FRACTION, UTILISATION, Corpus, Demand, Plan, batches, plan
+from rails_ray.cli.planning.plans import MEMORY_FRACTION, UTILISATION, Demand, Plan, PlannedCorpus, batches, plan
 from rails_ray.cli.planning.quantities import count, shown_bytes, shown_seconds
 from rails_ray.cli.planning.searches import INDEXES, METHODS, Search
 from rails_ray.cli.planning.shapes import DTYPES, Names, Shape
@@ -93,7 +93,7 @@ class PlanDeployment:
             "commands": commands,
         }
 
-    def corpus(self) -> Corpus:
+    def corpus(self) -> PlannedCorpus:
         """Raises:
         ValueError: if a field is out of range, or two do not go together.
         """
@@ -108,7 +108,7 @@ class PlanDeployment:
         num_items = count(self.items, "items")
         replica = machine(self.gpu, memory_gb=self.memory_gb, efficiency=self.efficiency)
         names = Names(id_bytes=self.id_bytes, title_bytes=self.title_bytes)
-        return Corpus(num_items, self.shape(), search, replica, names)
+        return PlannedCorpus(num_items, self.shape(), search, replica, names)
 
     def shape(self) -> Shape:
         """Raises:
@@ -144,7 +144,7 @@ class PlanDeployment:
         )
 
 
-def _table(corpus: Corpus, demand: Demand, made: Plan) -> Table:
+def _table(corpus: PlannedCorpus, demand: Demand, made: Plan) -> Table:
     shape, names, on_gpu = corpus.shape, corpus.names, corpus.machine.is_gpu
     size = f"{shape.num_query_components} x {shape.num_item_components} x {shape.width}, {shape.dtype}"
     kind = "Mixture of Logits" if shape.num_pairs > 1 else "dot product"
@@ -182,7 +182,7 @@ def _table(corpus: Corpus, demand: Demand, made: Plan) -> Table:
     return table
 
 
-def _parts(corpus: Corpus, made: Plan) -> str:
+def _parts(corpus: PlannedCorpus, made: Plan) -> str:
     """The parts of a search that take more than a hundredth of it."""
     most = sorted(made.parts_ms.items(), key=lambda part: -part[1])
     shown = ", ".join(f"{name} {shown_seconds(ms / 1000)}" for name, ms in most if ms > made.search_ms / 100)
@@ -191,7 +191,7 @@ def _parts(corpus: Corpus, made: Plan) -> str:
     return f"the longest of {shown} at the peak, of which {corpus.machine.efficiency:.0%} is reached"
 
 
-def _batches(corpus: Corpus, by_batch: Mapping[int, Plan | None]) -> Table:
+def _batches(corpus: PlannedCorpus, by_batch: Mapping[int, Plan | None]) -> Table:
     table = Table(title="what batching buys", title_justify="left")
     for heading in ("queries a request", "search", "request", "shards", "replicas", corpus.machine.unit, "routers"):
         table.add_column(heading, justify="right")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import POLICIES
-from rails_ray.cutoffs.tuning import Lists, Tried, tune, values_of
+from rails_ray.cutoffs.tuning import LabelledLists, Tried, tune, values_of
 from rails_ray.data.queries import Queries
 from rails_ray.errors import UnsupportedError
 from rails_ray.families import config
@@ -148,13 +148,17 @@ def _tuned(
     )
 
 
-def lists_of(ranking: Ranking, num_items: int) -> Lists:
+def lists_of(ranking: Ranking, num_items: int) -> LabelledLists:
     """The lists of a ranking of a corpus of `num_items`."""
-    return Lists(ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature, num_items)
+    return LabelledLists(ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature, num_items)
 
 
 def try_kinds(
-    cutoffs: Cutoffs, lists: Lists, log_normaliser: NDArray[np.float64] | None, kinds: Sequence[str], beta: float
+    cutoffs: Cutoffs,
+    lists: LabelledLists,
+    log_normaliser: NDArray[np.float64] | None,
+    kinds: Sequence[str],
+    beta: float,
 ) -> tuple[list[Tried], list[Tried], list[str]]:
     """The best of each kind by F-beta descending, all that was tried, and a sentence for each kind that cannot be had.
 
@@ -175,7 +179,7 @@ def try_kinds(
 
 
 def _policies(
-    kind: str, cutoffs: Cutoffs, lists: Lists, log_normaliser: NDArray[np.float64] | None
+    kind: str, cutoffs: Cutoffs, lists: LabelledLists, log_normaliser: NDArray[np.float64] | None
 ) -> list[tuple[float, Cutoff]]:
     """Compute what a server would apply for each value that the version can have.
 

@@ -21,7 +21,7 @@ from rails_ray.cutoffs.policies import POLICIES, cut
 
 
 @dataclass(frozen=True)
-class Lists:
+class LabelledLists:
     """The queries of a split with their best items, and which are relevant.
 
     scores: descending, -inf where nothing was found [Q, k].
@@ -63,7 +63,7 @@ class Tried:
     truncated_fraction: float
 
 
-def values_of(kind: str, lists: Lists) -> list[float]:
+def values_of(kind: str, lists: LabelledLists) -> list[float]:
     """The values to try, ascending.
 
     Raises:
@@ -86,7 +86,9 @@ def f_beta(
     return np.asarray((1 + weight) * hits / (num_kept + weight * num_relevant))
 
 
-def tune(kind: str, policies: Sequence[tuple[float, Cutoff]], lists: Lists, beta: float) -> tuple[Tried, list[Tried]]:
+def tune(
+    kind: str, policies: Sequence[tuple[float, Cutoff]], lists: LabelledLists, beta: float
+) -> tuple[Tried, list[Tried]]:
     """The best value of one kind by F-beta, the lowest where several are, and all values that were tried.
 
     Args:
@@ -128,7 +130,7 @@ def held_out(f: NDArray[np.float64]) -> float:
 
 
 def _kept(
-    policies: Sequence[tuple[float, Cutoff]], lists: Lists
+    policies: Sequence[tuple[float, Cutoff]], lists: LabelledLists
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """The lengths of the lists, and whether each might go on below what was ranked."""
     is_cut_short = np.full(len(lists.scores), lists.scores.shape[1] < lists.num_items)

@@ -28,7 +28,7 @@ from rails_ray.data.epochs import Epochs
 from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.modules.encoders.histories import Histories
 from rails_ray.modules.losses.glas import CoOccurrence
-from rails_ray.modules.losses.negatives import Relevance, Roles, are_relevant, roles
+from rails_ray.modules.losses.negatives import BatchRelevance, Roles, are_relevant, roles
 
 SharedBy = Literal["batch", "history", "query"]
 
@@ -100,7 +100,7 @@ class TrainingBatch:
     items: Any
     positive: Int[Tensor, " B"]
     item_rows: Int[Tensor, " N"]
-    relevance: Relevance
+    relevance: BatchRelevance
     weight: float
     num_shared: int | None = None
     groups: Groups | None = None
@@ -140,7 +140,7 @@ class TrainingBatch:
             items=self.items.to(device),
             positive=self.positive.to(device),
             item_rows=self.item_rows.to(device),
-            relevance=Relevance(*(column.to(device) for column in self.relevance)),
+            relevance=BatchRelevance(*(column.to(device) for column in self.relevance)),
             groups=None if self.groups is None else Groups(*(column.to(device) for column in self.groups)),
             log_weights=None if self.log_weights is None else self.log_weights.to(device),
             glas_targets=None if self.glas_targets is None else self.glas_targets.to(device),
@@ -314,7 +314,7 @@ class WindowSampler:
             items=items,
             positive=torch.from_numpy(len(shared) + columns[own.size :]),
             item_rows=items,
-            relevance=Relevance(torch.arange(len(asked)), torch.from_numpy(after)),
+            relevance=BatchRelevance(torch.arange(len(asked)), torch.from_numpy(after)),
             weight=float(self.num_workers / sizes.sum()),
             num_shared=len(shared),
             groups=groups,
@@ -337,10 +337,10 @@ def _tensor(array: NDArray[np.float32] | None) -> Tensor | None:
     return None if array is None else torch.from_numpy(array)
 
 
-def relevance_of(relevant: ItemLists) -> Relevance:
+def relevance_of(relevant: ItemLists) -> BatchRelevance:
     """The pairs of queries and the items that answer them."""
     query = np.repeat(np.arange(len(relevant)), relevant.lengths)
-    return Relevance(torch.from_numpy(query), torch.from_numpy(relevant.rows))
+    return BatchRelevance(torch.from_numpy(query), torch.from_numpy(relevant.rows))
 
 
 def slice_of(rank: int, num_workers: int, batch_size: int) -> slice:

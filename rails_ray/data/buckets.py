@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.epochs import Epochs
 from rails_ray.data.queries import ItemLists
-from rails_ray.modules.losses.bucket_cross_entropy import Positives
+from rails_ray.modules.losses.bucket_cross_entropy import BucketPositives
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class BucketBatch:
     """Queries with their positive buckets. It holds no items, and so shares only `queries` with a `TrainingBatch`."""
 
     queries: Any
-    positives: Positives
+    positives: BucketPositives
 
     def to(self, device: torch.device | str) -> "BucketBatch":
-        return BucketBatch(self.queries.to(device), Positives(*(column.to(device) for column in self.positives)))
+        return BucketBatch(self.queries.to(device), BucketPositives(*(column.to(device) for column in self.positives)))
 
 
 class BucketSampler:
@@ -69,7 +69,7 @@ class BucketSampler:
         return BucketBatch(queries, positives_of(self.relevant.take(chosen), self.buckets))
 
 
-def positives_of(relevant: ItemLists, buckets: NDArray[np.integer]) -> Positives:
+def positives_of(relevant: ItemLists, buckets: NDArray[np.integer]) -> BucketPositives:
     """Each query's positive buckets, which hold an item that answers it; each pair once.
 
     Args:
@@ -78,4 +78,4 @@ def positives_of(relevant: ItemLists, buckets: NDArray[np.integer]) -> Positives
     query = np.repeat(np.arange(len(relevant)), relevant.lengths)
     width = int(buckets.max(initial=0)) + 1
     pairs = np.unique(query * width + buckets[relevant.rows])  # by query, then by bucket
-    return Positives(torch.from_numpy(pairs // width), torch.from_numpy(pairs % width))
+    return BucketPositives(torch.from_numpy(pairs // width), torch.from_numpy(pairs % width))

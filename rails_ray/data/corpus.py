@@ -22,11 +22,11 @@ from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
 from rails_ray.storage.ids import ColumnDigest, keys_of
 from rails_ray.storage.rows import Rows, repeated_id, with_types
-from rails_ray.storage.tables import Batch, Columns, FileRows, Table
+from rails_ray.storage.tables import Columns, FileRows, RowBatch, Table
 
 
 @dataclass(frozen=True)
-class Scan:
+class CorpusScan:
     """Content of a file of items.
 
     digests: digest of each column, by name.
@@ -46,7 +46,7 @@ class ItemSource(Protocol):
     @property
     def num_files(self) -> int: ...
 
-    def scan(self, number: int) -> Scan:
+    def scan(self, number: int) -> CorpusScan:
         """Read what a file holds, every row checked.
 
         Raises:
@@ -77,13 +77,13 @@ class ItemFiles:
     table: Table
     columns: Columns
     optional: Columns
-    changed: Callable[[Batch], pa.Table]
+    changed: Callable[[RowBatch], pa.Table]
 
     @property
     def num_files(self) -> int:
         return len(self.table.paths)
 
-    def scan(self, number: int) -> Scan:
+    def scan(self, number: int) -> CorpusScan:
         """The contract of `ItemSource`."""
         rows = self.table.rows(number)
         batches = self.table.batches(self.columns, self.optional, [number])
@@ -95,13 +95,13 @@ class ItemFiles:
         columns = [name for name in (*self.columns, *self.optional) if name in there]
         return self._made(self.table.part(files, first_row, num_rows, columns))
 
-    def _made(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    def _made(self, batches: Iterable[RowBatch]) -> Iterator[pa.Table]:
         """Make items of batches, with the types that the first file gives: those of others may be wider."""
         like: pa.Schema | None = None
         for batch in batches:
             if like is None:
                 none = self.table.schema().empty_table().select(batch.table.column_names)
-                like = self.changed(Batch(none, batch.file)).schema
+                like = self.changed(RowBatch(none, batch.file)).schema
             yield with_types(self.changed(batch), like)
 
     def id_at(self, files: Sequence[FileRows], row: int) -> tuple[Any, str, int]:
@@ -124,7 +124,7 @@ class ListedItems:
 
     num_files = 1
 
-    def scan(self, number: int) -> Scan:
+    def scan(self, number: int) -> CorpusScan:
         """The contract of `ItemSource`."""
         return _scanned(FileRows("", "", (self.items.num_rows,)), iter([self.items]))
 
@@ -155,22 +155,22 @@ class Corpus:
     has_texts: bool = False
 
 
-def _scanned(rows: FileRows, tables: Iterator[pa.Table]) -> Scan:
+def _scanned(rows: FileRows, tables: Iterator[pa.Table]) -> CorpusScan:
     digests, keys = dict[str, ColumnDigest](), list[NDArray[np.integer]]()
     for table in tables:
         for name in table.column_names:
             digests.setdefault(name, ColumnDigest()).add(table[name])
         keys.append(keys_of(table["item_id"]))
-    return Scan(rows, {name: digest.hexdigest() for name, digest in digests.items()}, np.concatenate(keys))
+    return CorpusScan(rows, {name: digest.hexdigest() for name, digest in digests.items()}, np.concatenate(keys))
 
 
-def digest_of(scans: Sequence[Scan]) -> str:
+def digest_of(scans: Sequence[CorpusScan]) -> str:
     """The sha256 of all items, and of how files cut them."""
     told = "|".join(f"{scan.rows.num_rows} {sorted(scan.digests.items())}" for scan in scans)
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def check_distinct(source: ItemSource, scans: Sequence[Scan]) -> None:
+def check_distinct(source: ItemSource, scans: Sequence[CorpusScan]) -> None:
     """Raises:
     ValueError: if an id occurs in two rows, of one file or of two.
     """

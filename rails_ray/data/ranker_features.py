@@ -18,14 +18,14 @@ from numpy import ndarray
 
 from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
-from rails_ray.reranking.rankers.boosted import Features
+from rails_ray.reranking.rankers.boosted import PairFeatures
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
 from rails_ray.storage.tables import ID, NUMBER, TEXT
 
 TABLES = {"query_id": "query_features", "item_id": "item_features"}
 
 
-def read(sources: Sources) -> tuple[Features, Int[ndarray, "P 2"]]:
+def read(sources: Sources) -> tuple[PairFeatures, Int[ndarray, "P 2"]]:
     """The features, and the rows in them of the query and of the item of each pair that trains.
 
     Raises:
@@ -49,7 +49,7 @@ def read(sources: Sources) -> tuple[Features, Int[ndarray, "P 2"]]:
             )
     train = texts.queries["train"]
     asked = np.repeat([row_of[train.inputs[number]] for number in range(len(train))], train.relevant.lengths)
-    features = Features(
+    features = PairFeatures(
         np.array(keys),
         of_queries,
         np.array([str(key) for key in given["item_id"]["item_id"].to_pylist()]),

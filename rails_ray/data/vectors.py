@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.errors import StorageError
-from rails_ray.storage.tables import Batch, Table
+from rails_ray.storage.tables import RowBatch, Table
 
 VECTOR = ("list of floats", "list of integers", "list of lists of floats")
 
 
 @dataclass(frozen=True)
-class Shape:
+class VectorShape:
     """The shape of a row, as the first row of a table has it.
 
     sizes: (D,), or (P, D) if a row is several vectors.
@@ -31,7 +31,7 @@ class Shape:
     file: str
 
     @staticmethod
-    def of(table: Table, column: str, kinds: Sequence[str] = VECTOR) -> "Shape":
+    def of(table: Table, column: str, kinds: Sequence[str] = VECTOR) -> "VectorShape":
         """The shape of a column's rows.
 
         Args:
@@ -46,10 +46,10 @@ class Shape:
         sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)
         if not all(sizes):
             raise ValueError(f"column {column!r} of {first.file} must hold at least 1 number, got none in row 0")
-        return Shape(sizes, first.file)
+        return VectorShape(sizes, first.file)
 
 
-def vectors_of(batch: Batch, column: str, shape: Shape) -> NDArray[np.float32]:
+def vectors_of(batch: RowBatch, column: str, shape: VectorShape) -> NDArray[np.float32]:
     """The vectors of a batch [Q, *shape].
 
     Raises:
@@ -73,7 +73,7 @@ def vectors_of(batch: Batch, column: str, shape: Shape) -> NDArray[np.float32]:
     return finite(batch, column, values, starts).reshape(-1, *shape.sizes)
 
 
-def finite(batch: Batch, column: str, values: pa.Array, starts: NDArray[np.int64]) -> NDArray[np.float32]:
+def finite(batch: RowBatch, column: str, values: pa.Array, starts: NDArray[np.int64]) -> NDArray[np.float32]:
     """Numbers of a batch in float32.
 
     Args:
@@ -95,7 +95,7 @@ def finite(batch: Batch, column: str, values: pa.Array, starts: NDArray[np.int64
     return narrow
 
 
-def check_numbers(batch: Batch, column: str, values: pa.Array, starts: NDArray[np.int64]) -> None:
+def check_numbers(batch: RowBatch, column: str, values: pa.Array, starts: NDArray[np.int64]) -> None:
     """Raises:
     ValueError: if a number is null.
     """
@@ -110,7 +110,7 @@ def row_of(starts: NDArray[np.int64], place: np.integer) -> int:
     return int(np.searchsorted(starts, place, side="right")) - 1
 
 
-def mapped(blocks: Iterable[NDArray[np.float32]], shape: Shape) -> NDArray[np.float32]:
+def mapped(blocks: Iterable[NDArray[np.float32]], shape: VectorShape) -> NDArray[np.float32]:
     """Blocks of vectors, one after the other, mapped into memory [Q, *shape].
 
     Raises:

@@ -22,7 +22,7 @@ from rails_ray.storage.shards import Items, read_indexes, read_part, read_shards
 from rails_ray.storage.versions import read_described, read_manifest
 
 
-class Vectors(NamedTuple):
+class VersionVectors(NamedTuple):
     """Vectors of items, a block at a time.
 
     blocks: ids and vectors [n, width] of consecutive items.
@@ -125,7 +125,7 @@ class Version:
         found = read_shards(self.storage, self.described, range(self.num_shards), self.family.item_state)
         return replace(found, state=self.family.as_scored(found.state, self.file))
 
-    def vectors(self, component: int | None = None) -> Vectors:
+    def vectors(self, component: int | None = None) -> VersionVectors:
         """Read the stored vectors of the items.
 
         Args:
@@ -152,7 +152,7 @@ class Version:
                 vectors = found if component is None else columns["components"][:, component]
                 yield part["item_id"], vectors.float().numpy()
 
-        return Vectors(shape[1], blocks())
+        return VersionVectors(shape[1], blocks())
 
     def _weights(self) -> Iterator[tuple[str, bytes]]:
         """Each file of the weights with its path, read when it is asked for."""

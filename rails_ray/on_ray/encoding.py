@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rails_ray import counting
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.data.corpus import ItemFiles, ItemSource, ListedItems, Scan, check_distinct, digest_of, item_inputs
+from rails_ray.data.corpus import CorpusScan, ItemFiles, ItemSource, ListedItems, check_distinct, digest_of, item_inputs
 from rails_ray.errors import DamagedError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig
@@ -188,7 +188,7 @@ def encode(
     written = parts.rows_written(store, version)
     planned, tasks = _plan(scanned, num_shards, part_items, num_workers, written)
     config_json = config.to_json(run_config)
-    work = Work(
+    work = EncodingWork(
         storage=str(store),
         version=version,
         run=run,
@@ -254,12 +254,12 @@ def scan(source: ItemFiles | ListedItems, part_items: int, num_shards: int | Non
 
 
 @ray.remote(num_cpus=1)
-def _scan(source: ItemSource, number: int) -> Scan:
+def _scan(source: ItemSource, number: int) -> CorpusScan:
     return source.scan(number)
 
 
 @ray.remote(num_cpus=1)
-def _together(source: ItemSource, part_items: int, num_shards: int | None, *scans: Scan) -> Scanned:
+def _together(source: ItemSource, part_items: int, num_shards: int | None, *scans: CorpusScan) -> Scanned:
     check_distinct(source, scans)
     num_in = None
     if num_shards is not None:
@@ -287,7 +287,7 @@ def _plan(
 
 
 @dataclass(frozen=True)
-class Work:
+class EncodingWork:
     """Work of the tasks that read, encode and write.
 
     config_json: config of the run, with the data to encode.

@@ -25,8 +25,8 @@ from rails_ray.errors import UnavailableError
 from rails_ray.modules.encoders.frozen import digest_of_files
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.on_ray.task_runner import run_tasks
-from rails_ray.reranking.rankers import TEXT, Candidates, HeavyRanker
-from rails_ray.reranking.rankers.calling import Scored, ranker_of, score_all
+from rails_ray.reranking.rankers import TEXT, HeavyRanker, RankerCandidates
+from rails_ray.reranking.rankers.calling import ScoredCandidates, ranker_of, score_all
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import relevances, tables
 from rails_ray.storage.filesystem import Storage
@@ -127,7 +127,7 @@ def fill(
     matrix, num_blocks = relevances.read_finished(store, name), -(-queries.num_rows // block_queries)
     missing = sorted(set(range(num_blocks)) - relevances.blocks_written(store, name))
     if matrix is None or missing:  # or somebody has deleted blocks
-        work = Work(str(store), name, ranker, allowed, block_queries, missing, timeout_s, uuid4().hex)
+        work = MatrixWork(str(store), name, ranker, allowed, block_queries, missing, timeout_s, uuid4().hex)
         _score(work, num_blocks, num_workers, num_gpus, on_progress)
         matrix = relevances.finish(store, name, num_blocks, num_relevant)
     most = max_holes_fraction * matrix.num_items * matrix.num_queries
@@ -139,7 +139,9 @@ def fill(
     return matrix
 
 
-def _score(work: "Work", num_blocks: int, num_workers: int, num_gpus: float, on_progress: OnProgress | None) -> None:
+def _score(
+    work: "MatrixWork", num_blocks: int, num_workers: int, num_gpus: float, on_progress: OnProgress | None
+) -> None:
     """Score the missing blocks."""
     do = partial(run_tasks, work, len(work.missing), num_workers, num_gpus)
 
@@ -154,7 +156,7 @@ def _score(work: "Work", num_blocks: int, num_workers: int, num_gpus: float, on_
 
 
 @dataclass(frozen=True)
-class Work:
+class MatrixWork:
     """
     allowed: code that may be carried out.
     missing: the numbers of the blocks to score.
@@ -193,10 +195,10 @@ class Work:
         scores = np.stack([own.scores for own in scored])
         relevances.write_block(store, self.name, block, queries["query_id"], scores, calls, time.monotonic() - started)
 
-    def _score(self, ranker: HeavyRanker, text: Any, items: Any) -> Scored:
+    def _score(self, ranker: HeavyRanker, text: Any, items: Any) -> ScoredCandidates:
         return score_all(ranker, {TEXT: text}, items, timeout_s=self.timeout_s)
 
-    def _scores_any(self, ranker: HeavyRanker, items: Candidates, block: int) -> bool:
+    def _scores_any(self, ranker: HeavyRanker, items: RankerCandidates, block: int) -> bool:
         """Return whether the ranker scores an item for some query of another block. If so, this block's queries are at
         fault, or the ranker failed for a while: the block is scored once more."""
         texts = relevances.read_table(Storage(self.storage), self.name, "queries")["text"].to_pylist()
@@ -212,10 +214,10 @@ def _ranker(ranker: RankerConfig, allowed: AllowedCode, attempt: str) -> HeavyRa
 
 
 @lru_cache(maxsize=1)
-def _items(storage: str, name: str, attempt: str) -> Candidates:
+def _items(storage: str, name: str, attempt: str) -> RankerCandidates:
     """The items, read once per worker process. Each query gets new objects, which a ranker may change."""
     items = FORMS["text"].corpus(Sources(f"{storage}/{relevances.folder_of(name)}")).items.read()
-    return Candidates(items["item_id"].to_pylist(), items["input"].to_pylist())
+    return RankerCandidates(items["item_id"].to_pylist(), items["input"].to_pylist())
 
 
 def _sampled(folder: str, sampling: Sampling) -> tuple[pa.Table, pa.Table]:

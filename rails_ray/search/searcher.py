@@ -42,7 +42,7 @@ from rails_ray.search.indexes.inverted import NUM_PROBES, InvertedIndex
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import Query, Retriever
-from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.gated import Gated
 from rails_ray.search.methods.look_up import FullLookUp, Inverted
@@ -137,18 +137,18 @@ class ByComponents:
             case "two_pass":
                 return TwoPass(self.scorer, self.items, params.num_per_embedding, self.first_stage)
             case "per_embedding":
-                lists = Lists(num_per_embedding=params.num_per_embedding)
+                lists = CandidateLists(num_per_embedding=params.num_per_embedding)
             case "average":
-                lists = Lists(num_by_average=params.num_candidates)
+                lists = CandidateLists(num_by_average=params.num_candidates)
             case "ann" if method in self.methods:
-                lists = Lists(num_by_average=params.num_candidates)
+                lists = CandidateLists(num_by_average=params.num_candidates)
             case "gated" if method in self.methods:
                 return self._gated(params)
             case "surrogate" if self.by_surrogate is not None:
-                lists = Lists(num_by_average=params.num_candidates)
+                lists = CandidateLists(num_by_average=params.num_candidates)
                 return Approximate(self.scorer, self.items, lists, self.by_surrogate, params)
             case "combined":
-                lists = Lists(num_per_embedding=params.num_per_embedding, num_by_average=params.num_candidates)
+                lists = CandidateLists(num_per_embedding=params.num_per_embedding, num_by_average=params.num_candidates)
             case _:
                 raise _unknown(method, self.methods, "items that have components")
         return Approximate(self.scorer, self.items, lists, self.first_stage, params)

@@ -23,7 +23,7 @@ from numpy import ndarray
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.modules.similarities.states import AnyQuery, take
 from rails_ray.reranking.budget import FoundItem, Spending, split
-from rails_ray.reranking.rankers import Candidate, Candidates
+from rails_ray.reranking.rankers import Candidate, RankerCandidates
 from rails_ray.schema.requests import CUTOFF_KINDS, BudgetInput, CutoffInput
 from rails_ray.schema.responses import BudgetResult, CertificateResult, QueryResult
 from rails_ray.search.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
@@ -85,7 +85,7 @@ class Supported:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Reranking:
     """
     supports: what must be scored before a query can be encoded; nothing for most models.
     has_ranker: whether the deployment has a heavy ranker.
@@ -238,7 +238,7 @@ class Ranking:
                 for query, own in zip(active, chosen, strict=True)
             ]
             calls = {  # equal queries share one
-                (text, ids): RankerCall({"text": text}, Candidates(ids, [item.text for item in own]))
+                (text, ids): RankerCall({"text": text}, RankerCandidates(ids, [item.text for item in own]))
                 for (text, ids), own in zip(asked_for, chosen, strict=True)
             }
             scores = dict(zip(calls, (yield AskRanker(list(calls.values()), deadline.left())), strict=True))

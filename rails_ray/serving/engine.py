@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from rails_ray.cutoffs import Cutoff
 from rails_ray.families.version import Version
-from rails_ray.reranking.rankers import Candidates
+from rails_ray.reranking.rankers import RankerCandidates
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, QueryResult, SearchResponse
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
 from rails_ray.serving.answers import coverage_of, explained, results_of
-from rails_ray.serving.budgets import KeptScores, Ranking, in_order, unranked
+from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import QueryEncoder
@@ -98,8 +98,8 @@ class Engine:
         self.cutoffs = Cutoffs.read(version, default=cutoff, calibration=calibration)
         self.encoder = QueryEncoder(version, device)
         self.model_facts = own.model_facts(manifest)
-        self.ranking = Ranking(
-            supports=Candidates.of(self.encoder.supports),
+        self.ranking = Reranking(
+            supports=RankerCandidates.of(self.encoder.supports),
             has_ranker=has_ranker,
             has_texts="text" in manifest.columns,
             has_vectors=own.has_one_vector,

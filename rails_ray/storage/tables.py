@@ -48,7 +48,7 @@ Types = dict[str, pa.DataType]
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Consecutive rows of one file.
 
     first_row: place of the first row in the file.
@@ -96,7 +96,7 @@ class Table:
 
     def batches(
         self, columns: Columns, optional: Columns | None = None, numbers: Sequence[int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         """All rows, checked.
 
         Args:
@@ -121,7 +121,7 @@ class Table:
         self,
         columns: Columns,
         optional: Columns | None = None,
-        changed: Callable[[Batch], pa.Table] = lambda batch: batch.table,
+        changed: Callable[[RowBatch], pa.Table] = lambda batch: batch.table,
     ) -> Rows:
         """All rows, mapped into memory. Raises what `batches` does.
 
@@ -161,7 +161,9 @@ class Table:
         with _opened(Storage(self.root), self.paths[number]) as (file, tag):
             return FileRows(self.paths[number], tag, tuple(_sizes(file)))
 
-    def part(self, files: Sequence[FileRows], first_row: int, num_rows: int, columns: Sequence[str]) -> Iterator[Batch]:
+    def part(
+        self, files: Sequence[FileRows], first_row: int, num_rows: int, columns: Sequence[str]
+    ) -> Iterator[RowBatch]:
         """Some consecutive rows of the table, in batches. Only their row groups are read.
 
         Args:
@@ -299,14 +301,14 @@ def _check_like(kind: pa.DataType, column: str, name: str, first: tuple[str, Typ
         raise ValueError(f"column {column!r} of {name} must be of type {before} as in {first[0]}, got {kind}")
 
 
-def _batches(file: pq.ParquetFile, name: str, columns: list[str]) -> Iterator[Batch]:
+def _batches(file: pq.ParquetFile, name: str, columns: list[str]) -> Iterator[RowBatch]:
     first_row = 0
     for batch in _tables(file, name, columns):
         for column in columns:
             if batch[column].null_count:
                 row = first_row + batch[column].is_null().to_pylist().index(True)
                 raise ValueError(f"column {column!r} of {name} must have a value in every row, got null in row {row}")
-        yield Batch(batch, name, first_row)
+        yield RowBatch(batch, name, first_row)
         first_row += batch.num_rows
 
 
@@ -315,7 +317,7 @@ def _sizes(file: pq.ParquetFile) -> list[int]:
     return [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
 
 
-def _between(file: pq.ParquetFile, name: str, columns: Sequence[str], first: int, end: int) -> Iterator[Batch]:
+def _between(file: pq.ParquetFile, name: str, columns: Sequence[str], first: int, end: int) -> Iterator[RowBatch]:
     """The rows first .. end - 1 of a file."""
     sizes = _sizes(file)
     ends = np.cumsum(sizes)
@@ -325,7 +327,7 @@ def _between(file: pq.ParquetFile, name: str, columns: Sequence[str], first: int
         skipped = max(first - place, 0)
         wanted = batch.slice(skipped, max(end - place - skipped, 0))
         if wanted.num_rows:
-            yield Batch(wanted, name, place + skipped)
+            yield RowBatch(wanted, name, place + skipped)
         place += batch.num_rows
         if place >= end:
             return

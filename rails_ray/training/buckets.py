@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from rails_ray.data.batch import FeatureRows
 from rails_ray.data.buckets import BucketBatch
 from rails_ray.modules.encoders.bags import Bags
-from rails_ray.modules.encoders.solar import Chunk, Vectors
-from rails_ray.modules.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
+from rails_ray.modules.encoders.solar import Chunk, InputVectors
+from rails_ray.modules.losses.bucket_cross_entropy import (
+    BucketPositives,
+    bucket_cross_entropy,
+    sampled_bucket_cross_entropy,
+)
 from rails_ray.search.indexes.inverted import NUM_PROBES
 from rails_ray.training.step import precision_on
 
@@ -44,11 +48,11 @@ class BucketStep(nn.Module):
             return bucket_cross_entropy(self._logits(batch.queries), batch.positives).mean()
         drawn = torch.randperm(num_buckets)[: self.num_sampled].to(batch.positives.bucket.device)
         columns = torch.cat([drawn, batch.positives.bucket]).unique()
-        positives = Positives(batch.positives.query, torch.searchsorted(columns, batch.positives.bucket))
+        positives = BucketPositives(batch.positives.query, torch.searchsorted(columns, batch.positives.bucket))
         logits = self._logits(batch.queries, columns)
         return sampled_bucket_cross_entropy(logits, positives, torch.isin(columns, drawn), num_buckets).mean()
 
-    def _logits(self, queries: Bags | Vectors, buckets: Int[Tensor, " C"] | None = None) -> Float[Tensor, "B _"]:
+    def _logits(self, queries: Bags | InputVectors, buckets: Int[Tensor, " C"] | None = None) -> Float[Tensor, "B _"]:
         precision = precision_on(queries.device, self.precision)
         with torch.autocast(queries.device.type, precision, enabled=precision != torch.float32):
             logits: Tensor = self.chunk(queries, buckets)
@@ -61,7 +65,7 @@ def measured_probes(num_buckets: int) -> int:
 
 
 @torch.no_grad()
-def bucket_recall(chunk: Chunk, features: FeatureRows, positives: Positives, num_probes: int) -> float:
+def bucket_recall(chunk: Chunk, features: FeatureRows, positives: BucketPositives, num_probes: int) -> float:
     """The share of a query's positive buckets that are among its m most probable ones, mean over queries.
 
     Args:

@@ -23,8 +23,8 @@ from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.optional import optional
 from rails_ray.reranking.rankers import RANKERS, boosted, cross_encoder
-from rails_ray.reranking.rankers.boosted import Features, TreesConfig
-from rails_ray.reranking.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, Reader
+from rails_ray.reranking.rankers.boosted import PairFeatures, TreesConfig
+from rails_ray.reranking.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, PairReader
 from rails_ray.training.loop import Progress, train
 
 
@@ -63,7 +63,7 @@ class CrossEncoderStep(nn.Module):
 
 
 @dataclass(frozen=True)
-class PairSampler:
+class RankerPairSampler:
     """Queries drawn at random, each with one item that answers it and with negatives that do not."""
 
     queries: Int[Tensor, "Q T"]
@@ -112,11 +112,11 @@ def train_cross_encoder(
     queries, items = read.queries["train"], read.item_inputs
     if not isinstance(queries.inputs, Texts) or not isinstance(items, Texts):
         raise ValueError("a cross-encoder needs queries and items that are texts, got others")
-    reader = Reader.of([*items, *queries.inputs], config)
+    reader = PairReader.of([*items, *queries.inputs], config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = CrossEncoder(config).to(device)
-    sampler = PairSampler(
+    sampler = RankerPairSampler(
         queries=reader.queries(list(queries.inputs)),
         items=reader.items(list(items)),
         relevant=queries.relevant,
@@ -130,7 +130,7 @@ def train_cross_encoder(
 
 
 def train_boosted(
-    features: Features,
+    features: PairFeatures,
     positives: Int[NDArray[np.int64], "P 2"],
     folder: Path,
     config: TreesConfig,

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 import oracles.cutoffs
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.cutoffs.policies import POLICIES, SHARES, MassCutoff, ScoreCutoff, TopKCutoff
-from rails_ray.cutoffs.tuning import Lists, f_beta, held_out, tune, values_of
+from rails_ray.cutoffs.tuning import LabelledLists, f_beta, held_out, tune, values_of
 
 
-def drawn(num_queries: int, k: int, seed: int = 0, num_items: int = 1000) -> Lists:
+def drawn(num_queries: int, k: int, seed: int = 0, num_items: int = 1000) -> LabelledLists:
     """The higher an item scores, the likelier it is relevant; some lists are shorter than others."""
     generator = np.random.default_rng(seed)
     scores = np.sort(generator.uniform(-1, 1, (num_queries, k)), axis=1)[:, ::-1]
@@ -17,10 +17,10 @@ def drawn(num_queries: int, k: int, seed: int = 0, num_items: int = 1000) -> Lis
     scores = np.where(np.arange(k) < generator.integers(0, k + 1, num_queries)[:, None], scores, -np.inf)
     is_relevant &= scores > -np.inf
     beyond = generator.integers(1, 3, num_queries)
-    return Lists(scores, is_relevant, is_relevant.sum(axis=1) + beyond, np.full(num_queries, 0.2), num_items)
+    return LabelledLists(scores, is_relevant, is_relevant.sum(axis=1) + beyond, np.full(num_queries, 0.2), num_items)
 
 
-def by_loops(lists: Lists, threshold: float, k: int, beta: float) -> tuple[list[list[bool]], list[float]]:
+def by_loops(lists: LabelledLists, threshold: float, k: int, beta: float) -> tuple[list[list[bool]], list[float]]:
     """The items kept of each list, as whether they are relevant, and each list's F-beta."""
     kept = []
     for scores, relevant in zip(lists.scores, lists.is_relevant, strict=True):
@@ -65,7 +65,7 @@ def test_a_list_that_might_go_on_is_counted() -> None:
     lists = drawn(50, 5)
     [one] = tune("score", [(-2.0, ScoreCutoff(-2.0))], lists, 1.0)[1]
     assert one.truncated_fraction == 1.0
-    whole = Lists(lists.scores, lists.is_relevant, lists.num_relevant, lists.temperature, num_items=5)
+    whole = LabelledLists(lists.scores, lists.is_relevant, lists.num_relevant, lists.temperature, num_items=5)
     assert tune("score", [(-2.0, ScoreCutoff(-2.0))], whole, 1.0)[0].truncated_fraction == 0.0
 
 
@@ -104,7 +104,9 @@ def test_scores_to_try_spread_over_what_was_found() -> None:
 
 
 def test_no_list_has_an_item() -> None:
-    nothing = Lists(np.full((2, 3), -np.inf), np.zeros((2, 3), dtype=bool), np.ones(2, dtype=int), np.ones(2), 3)
+    nothing = LabelledLists(
+        np.full((2, 3), -np.inf), np.zeros((2, 3), dtype=bool), np.ones(2, dtype=int), np.ones(2), 3
+    )
     assert values_of("score", nothing) == []
     best, _ = tune("mass", [(0.5, MassCutoff(0.5, BetaDistribution(UNIFORM)))], nothing, 1.0)
     assert (best.f_beta, best.precision, best.empty_fraction) == (0.0, 0.0, 1.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import oracles.losses
 from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.queries import ItemLists
-from rails_ray.modules.encoders.solar import Vectors
+from rails_ray.modules.encoders.solar import InputVectors
 
 BUCKETS = np.array([2, 0, 2, 1], dtype=np.int32)
 RELEVANT = ItemLists.of([[0, 2], [1], [3, 0, 1], [2, 1], [3]])
@@ -17,7 +17,7 @@ RELEVANT = ItemLists.of([[0, 2], [1], [3, 0, 1], [2, 1], [3]])
 
 def sampler(batch_size: int, *, seed: int = 0) -> BucketSampler:
     """Queries are their numbers."""
-    return BucketSampler(RELEVANT, Vectors(torch.arange(5.0)[:, None]), BUCKETS, batch_size=batch_size, seed=seed)
+    return BucketSampler(RELEVANT, InputVectors(torch.arange(5.0)[:, None]), BUCKETS, batch_size=batch_size, seed=seed)
 
 
 def queries_of(batch: BucketBatch) -> list[int]:
@@ -86,6 +86,6 @@ def test_a_batch_moves_whole() -> None:
 
 
 def test_a_query_without_an_answer_is_refused() -> None:
-    features = Vectors(torch.zeros(3, 1))
+    features = InputVectors(torch.zeros(3, 1))
     with pytest.raises(ValueError, match="each query must have at least 1 relevant item, got none for query 1"):
         BucketSampler(ItemLists.of([[0], [], []]), features, BUCKETS, batch_size=2, seed=0)

@@ -16,7 +16,7 @@ from rails_ray.errors import StorageError
 from rails_ray.families.config import DataConfig
 from rails_ray.families.version import Version
 from rails_ray.on_ray import encoding
-from rails_ray.on_ray.encoding import Work
+from rails_ray.on_ray.encoding import EncodingWork
 from rails_ray.storage import manifest, parts, tables
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import keys_of
@@ -99,7 +99,7 @@ def test_tasks_by_hash_that_follow_one_another_read_their_items_once() -> None:
     num_in = np.array([np.bincount(shards[first : first + 10], minlength=3) for first in range(0, 50, 10)])
     group = parts.tasks_by_hash(num_in, 50, 10)[1:4]
     names = ("storage", "version", "run", "weights_sha256")
-    work = Work(
+    work = EncodingWork(
         **dict.fromkeys(names, ""),
         config_json=b"",
         source=Source(),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rails_ray.kernels import mol_scan
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors
 from rails_ray.search.certificates import rounding_slack
-from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.spec import SearchSpec, gap_to
 from support.examples import random_states, sharp_mixture, small_mixture
 
@@ -31,7 +31,7 @@ def test_the_printed_theorem_2_is_false_and_ours_holds() -> None:
 
     scores = mixture.scores(query, items)[0]
     assert scores.tolist() == pytest.approx([0.0, -0.5, 0.8], abs=1e-6)
-    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, SearchSpec(1))
+    found = Approximate(mixture, items, CandidateLists(num_per_embedding=1)).search(query, SearchSpec(1))
     assert found.item_rows.tolist() == [[0]]
     true_gap = (scores.max() - found.scores[0, 0]).item()
     printed = (scores[1] - found.scores[0, 0]).item()  # the second of both lists
@@ -52,7 +52,7 @@ def test_random_trials(seed: int, stored: torch.dtype, is_sharp: bool, num_per_e
     query, items = random_states(4, 60, seed=seed)
     items = map_tensors(lambda tensor: tensor.to(stored), items)
     mixture = sharp_mixture() if is_sharp else small_mixture(seed=seed)
-    lists = Lists(num_per_embedding=num_per_embedding, num_by_average=by_average)
+    lists = CandidateLists(num_per_embedding=num_per_embedding, num_by_average=by_average)
     found = Approximate(mixture, items, lists).search(query, SearchSpec(3))
     gate = mol_scan.Gate(
         *(part.double() if isinstance(part, torch.Tensor) else part for part in mixture.gate_weights())
@@ -74,7 +74,7 @@ def test_an_item_like_the_one_found_leaves_a_gap_of_the_slack() -> None:
     items = ItemState(components, torch.ones(2, 4), components.mean(dim=1))
     mixture = small_mixture(2, 2)
     assert mixture.scores(query, items).tolist() == [[0.5, 0.5]]
-    found = Approximate(mixture, items, Lists(num_per_embedding=1)).search(query, SearchSpec(1))
+    found = Approximate(mixture, items, CandidateLists(num_per_embedding=1)).search(query, SearchSpec(1))
     assert (found.item_rows.tolist(), found.num_scored.tolist()) == ([[0]], [1])
     slack, kth = rounding_slack(4, 2, torch.float32), found.scores[:, -1]
     assert 0 < found.gap(SearchSpec(1)).item() == pytest.approx(slack)

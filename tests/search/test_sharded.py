@@ -13,7 +13,7 @@ from rails_ray.search.candidates import NO_CERTIFICATE
 from rails_ray.search.indexes.inverted import InvertedIndex
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods import Retriever
-from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.look_up import Inverted
 from rails_ray.search.scan import scan
@@ -29,11 +29,11 @@ def exact(items: ItemState) -> Retriever:
 
 
 def narrow(items: ItemState) -> Retriever:
-    return Approximate(small_mixture(), items, Lists(num_per_embedding=2))
+    return Approximate(small_mixture(), items, CandidateLists(num_per_embedding=2))
 
 
 def by_average(items: ItemState) -> Retriever:
-    return Approximate(small_mixture(), items, Lists(num_by_average=5))
+    return Approximate(small_mixture(), items, CandidateLists(num_by_average=5))
 
 
 def answers_of(

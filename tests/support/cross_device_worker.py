@@ -18,7 +18,7 @@ from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, TermsConfig
 from rails_ray.modules.losses.mutual_information import mutual_information
-from rails_ray.modules.losses.negatives import Relevance, are_copies, roles_among_copies
+from rails_ray.modules.losses.negatives import BatchRelevance, are_copies, roles_among_copies
 from rails_ray.modules.similarities.states import concatenate
 from rails_ray.training.collectives.gather import gather_constants
 from rails_ray.training.collectives.group import device, num_workers, rank
@@ -137,7 +137,7 @@ def by_slices(case: Case, num_slices: int) -> tuple[float, dict[str, Tensor]]:
     first_item = accumulate((len(part.item_rows) for part in slices), initial=0)
     first_query = accumulate((len(part.positive) for part in slices), initial=0)
     positive = torch.cat([part.positive + first for part, first in zip(slices, first_item, strict=False)])
-    relevance = Relevance(
+    relevance = BatchRelevance(
         torch.cat([part.relevance.query + first for part, first in zip(slices, first_query, strict=False)]),
         torch.cat([part.relevance.item_row for part in slices]),
     )

@@ -11,7 +11,7 @@ from rails_ray.data.buckets import BucketBatch, BucketSampler, positives_of
 from rails_ray.data.queries import ItemLists, SparseRows
 from rails_ray.families.solar.model import Solar
 from rails_ray.modules import weight_files
-from rails_ray.modules.encoders.solar import Chunk, ChunksConfig, Vectors
+from rails_ray.modules.encoders.solar import Chunk, ChunksConfig, InputVectors
 from rails_ray.modules.losses.bucket_cross_entropy import bucket_cross_entropy
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.schedule import TrainingConfig
@@ -34,7 +34,7 @@ def chunk_of(config: ChunksConfig = VECTORS, seed: int = 3) -> Chunk:
 def batch_of(num_queries: int = 4) -> BucketBatch:
     torch.manual_seed(9)
     chosen = RELEVANT.take(slice(num_queries))
-    return BucketBatch(Vectors(torch.randn(num_queries, 3)), positives_of(chosen, BUCKETS))
+    return BucketBatch(InputVectors(torch.randn(num_queries, 3)), positives_of(chosen, BUCKETS))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +68,7 @@ def test_the_mean_over_all_samples_is_the_loss_of_all_buckets(
 ) -> None:
     """Also where a sample and the positive buckets are all that there are."""
     chunk, batch = chunk_of().double(), batch_of()
-    batch = BucketBatch(Vectors(batch.queries.values.double()), batch.positives)
+    batch = BucketBatch(InputVectors(batch.queries.values.double()), batch.positives)
     expected = bucket_cross_entropy(chunk(batch.queries), batch.positives).mean()
     step = BucketStep(chunk, num_sampled=num_sampled)
     losses = []
@@ -131,7 +131,7 @@ def test_bucket_recall_equals_the_loops(num_probes: int, batch_size: int, monkey
     chunk = chunk_of()
     generator = np.random.default_rng(0)
     relevant = [generator.choice(4, size=size, replace=False).tolist() for size in (1, 4, 2, 3, 1, 2, 4, 1)]
-    features = Vectors(torch.randn(8, 3))
+    features = InputVectors(torch.randn(8, 3))
     found = bucket_recall(chunk, features, positives_of(ItemLists.of(relevant), BUCKETS), num_probes)
     expected = oracles.ranking.bucket_recall(
         chunk(features).tolist(), oracles.losses.bucket_targets(relevant, BUCKETS.tolist(), 6), num_probes

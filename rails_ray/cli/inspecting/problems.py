@@ -19,7 +19,7 @@ from rails_ray.cli.inspecting.readings import OPTIONAL, USERS, Reading
 from rails_ray.cli.inspecting.tables import Survey
 from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
-from rails_ray.data.vectors import Shape, vectors_of
+from rails_ray.data.vectors import VectorShape, vectors_of
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.rows import check_distinct, rows_of
 from rails_ray.storage.tables import ID, Columns, Table
@@ -121,7 +121,7 @@ def _check_vectors(found: Found, name: str, table: Table, column: str, kinds: Se
         return
     shape = None
     with found.told(name, column):
-        shape = Shape.of(table, column, kinds)
+        shape = VectorShape.of(table, column, kinds)
     for file in _files(table) if shape is not None else ():
         with found.told(name, column):
             for batch in file.batches({column: kinds}):

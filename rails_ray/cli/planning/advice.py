@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from rails_ray.cli.planning import measured
 from rails_ray.cli.planning.machines import Cpu
-from rails_ray.cli.planning.plans import Corpus, Demand, Plan, may_widen, plan
+from rails_ray.cli.planning.plans import Demand, Plan, PlannedCorpus, may_widen, plan
 
 STORED_AS = {"fp16": "float16", "bf16": "bfloat16"}  # `encode --dtype`, which is float32 if left out
 INDEX_OF = {"average": "average", "ann": "average", "per_embedding": "components", "combined": "both"}  # by method
 
 
-def num_units(corpus: Corpus, made: Plan) -> int:
+def num_units(corpus: PlannedCorpus, made: Plan) -> int:
     """GPUs, or CPU cores, of all replicas of all shards."""
     return made.num_machines * corpus.machine.num_units
 
 
-def conclusion(corpus: Corpus, demand: Demand, made: Plan, by_batch: Mapping[int, Plan | None]) -> list[str]:
+def conclusion(corpus: PlannedCorpus, demand: Demand, made: Plan, by_batch: Mapping[int, Plan | None]) -> list[str]:
     """Say what sets the numbers of shards and replicas, and what would be cheaper.
 
     Args:
@@ -40,7 +40,7 @@ def conclusion(corpus: Corpus, demand: Demand, made: Plan, by_batch: Mapping[int
     return sentences
 
 
-def _cheaper(corpus: Corpus, made: Plan, by_batch: Mapping[int, Plan | None]) -> str:
+def _cheaper(corpus: PlannedCorpus, made: Plan, by_batch: Mapping[int, Plan | None]) -> str:
     """Say what larger requests would take, if that is less."""
     larger = {size: other for size, other in by_batch.items() if other is not None and size > corpus.search.batch}
     if not larger:
@@ -51,7 +51,7 @@ def _cheaper(corpus: Corpus, made: Plan, by_batch: Mapping[int, Plan | None]) ->
     return f"; requests of {size} queries would take {num_units(corpus, best):,}"
 
 
-def _is_met_without_gpu(corpus: Corpus, demand: Demand, made: Plan) -> bool:
+def _is_met_without_gpu(corpus: PlannedCorpus, demand: Demand, made: Plan) -> bool:
     """Return whether pairs of CPU cores, as many as GPUs at most, meet the demand too."""
     try:
         return plan(replace(corpus, machine=Cpu()), demand).num_machines <= made.num_machines
@@ -59,7 +59,7 @@ def _is_met_without_gpu(corpus: Corpus, demand: Demand, made: Plan) -> bool:
         return False
 
 
-def notes(corpus: Corpus, made: Plan) -> list[str]:
+def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
     """Say what the numbers rest on, and what to watch."""
     found = []
     if corpus.machine.is_gpu:
@@ -94,7 +94,7 @@ def notes(corpus: Corpus, made: Plan) -> list[str]:
     return found
 
 
-def commands(corpus: Corpus, made: Plan) -> list[str]:
+def commands(corpus: PlannedCorpus, made: Plan) -> list[str]:
     """The commands that build and serve what was planned."""
     encode = f"rails-ray encode --run RUN --shards {made.num_shards}"
     if corpus.shape.dtype in STORED_AS:

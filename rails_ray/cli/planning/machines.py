@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from rails_ray.cli.planning import measured
-from rails_ray.cli.planning.searches import Work, work
+from rails_ray.cli.planning.searches import SearchWork, work
 
 SCORE_BYTES = 8  # a float32 score is written once and read once
 FUNCTIONS_PER_CLOCK = (
@@ -56,11 +56,11 @@ class Machine(Protocol):
         """Share of the speed of its parts that a search reaches; 1 where the parts were measured."""
         ...
 
-    def parts(self, done: Work, dtype: str) -> dict[str, float]:
+    def parts(self, done: SearchWork, dtype: str) -> dict[str, float]:
         """Seconds of each part of a search's time."""
         ...
 
-    def seconds(self, done: Work, dtype: str) -> float:
+    def seconds(self, done: SearchWork, dtype: str) -> float:
         """Seconds of a search."""
         ...
 
@@ -91,7 +91,7 @@ class Gpu:
     clock_hz: float
     efficiency: float = EFFICIENCY
 
-    def parts(self, done: Work, dtype: str) -> dict[str, float]:
+    def parts(self, done: SearchWork, dtype: str) -> dict[str, float]:
         """Seconds of each part at its peak, all at once."""
         moved = done.read_bytes + done.gathered_bytes + SCORE_BYTES * done.selected_scores
         peak = self.float_flops if dtype == "fp32" else self.half_flops
@@ -102,7 +102,7 @@ class Gpu:
             "special functions": done.special_functions / functions,
         }
 
-    def seconds(self, done: Work, dtype: str) -> float:
+    def seconds(self, done: SearchWork, dtype: str) -> float:
         """The longest part, as far as the search reaches the roofline."""
         return max(self.parts(done, dtype).values()) / self.efficiency
 
@@ -119,7 +119,7 @@ class Cpu:
 
     memory_bytes: float = CPU_MEMORY_BYTES
 
-    def parts(self, done: Work, dtype: str) -> dict[str, float]:
+    def parts(self, done: SearchWork, dtype: str) -> dict[str, float]:
         """Seconds of each part, one after the other."""
         names = (
             "products",
@@ -133,14 +133,14 @@ class Cpu:
         each = zip(names, astuple(done), cpu_units(), strict=True)
         return {name: amount * seconds for name, amount, seconds in each}
 
-    def seconds(self, done: Work, dtype: str) -> float:
+    def seconds(self, done: SearchWork, dtype: str) -> float:
         """The sum of all parts."""
         return sum(self.parts(done, dtype).values())
 
 
 @cache
 def cpu_units() -> tuple[float, ...]:
-    """Seconds on two cores for a unit of each field of `Work`: those with which the measured rows come out exactly."""
+    """Seconds on two cores for a unit of each field of `SearchWork`, with which the measured rows come out exactly."""
     amounts = np.array([astuple(work(row.shape, row.search, row.num_items)) for row in measured.TIMED])
     largest = amounts.max(axis=0)  # floating-point operations and calls differ by a factor of 10^11
     seconds = np.array([row.figure.value / 1000 for row in measured.TIMED])

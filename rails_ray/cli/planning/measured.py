@@ -35,7 +35,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Timed:
+class MeasuredSearch:
     """A search that was timed."""
 
     num_items: int
@@ -66,10 +66,10 @@ def search_of(method: str, width: str, batch: int) -> Search:
     return Search(method=method, k=K, batch=batch)
 
 
-def _table5(execution: str, shape: str, batch: int, method: str, width: str, latency_ms: float) -> Timed:
+def _table5(execution: str, shape: str, batch: int, method: str, width: str, latency_ms: float) -> MeasuredSearch:
     where: dict[str, str | int] = {"shape": shape, "batch": batch, "method": method, "width": width}
     figure = Figure("table5.jsonl", execution, "2026-11-21", where, "latency_ms", latency_ms)
-    return Timed(*SHAPES[shape], search_of(method, width, batch), figure)
+    return MeasuredSearch(*SHAPES[shape], search_of(method, width, batch), figure)
 
 
 # As many rows as kinds of work; each row is one in which its kind weighs much.
@@ -84,7 +84,7 @@ TIMED = (
 )
 
 # A search of 10 of the 3,963 emoji in 2 shards over HTTP, profile production: all of it, from client to client.
-SEARCHED_OVER_HTTP = Timed(
+SEARCHED_OVER_HTTP = MeasuredSearch(
     1_982,
     Shape(num_query_components=2, num_item_components=2, width=64, gate_hidden=16),
     Search(k=10),

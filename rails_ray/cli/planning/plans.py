@@ -104,7 +104,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PlannedCorpus:
     """X items of a shape, how they are searched, and on what."""
 
     num_items: int
@@ -166,7 +166,7 @@ def around_s() -> float:
     return row.figure.value / 1000 - Cpu().seconds(work(row.shape, row.search, row.num_items), row.shape.dtype)
 
 
-def plan(corpus: Corpus, demand: Demand) -> Plan:
+def plan(corpus: PlannedCorpus, demand: Demand) -> Plan:
     """Compute what it takes to meet a demand.
 
     Raises:
@@ -209,7 +209,7 @@ def plan(corpus: Corpus, demand: Demand) -> Plan:
     )
 
 
-def _shards_by_memory(corpus: Corpus) -> int:
+def _shards_by_memory(corpus: PlannedCorpus) -> int:
     found = fewest_shards(corpus, corpus.fits)
     if found is None:
         raise ValueError(
@@ -219,7 +219,7 @@ def _shards_by_memory(corpus: Corpus) -> int:
     return found
 
 
-def _shards_by_latency(corpus: Corpus, latency_ms: float, around_ms: float) -> int:
+def _shards_by_latency(corpus: PlannedCorpus, latency_ms: float, around_ms: float) -> int:
     if latency_ms <= around_ms:
         raise ValueError(
             f"latency_ms must be above the {around_ms:.1f} that a request was measured to take besides its search, got "
@@ -235,7 +235,7 @@ def _shards_by_latency(corpus: Corpus, latency_ms: float, around_ms: float) -> i
     return found
 
 
-def fewest_shards(corpus: Corpus, is_enough: Callable[[int], bool]) -> int | None:
+def fewest_shards(corpus: PlannedCorpus, is_enough: Callable[[int], bool]) -> int | None:
     """The fewest shards whose number of items is small enough; None if MOST_SHARDS are too few."""
     most = min(MOST_SHARDS, corpus.num_items)
     shards = range(1, most + 1)
@@ -243,7 +243,7 @@ def fewest_shards(corpus: Corpus, is_enough: Callable[[int], bool]) -> int | Non
     return shards[found] if found < most else None
 
 
-def _smallest(corpus: Corpus) -> int:
+def _smallest(corpus: PlannedCorpus) -> int:
     """Items in the largest of as many shards as there may be."""
     return -(-corpus.num_items // min(MOST_SHARDS, corpus.num_items))
 
@@ -263,14 +263,14 @@ def bound_by(parts: Mapping[str, float], is_at_once: bool) -> str:
     return max(sums, key=lambda name: sums[name])
 
 
-def may_widen(corpus: Corpus) -> bool:
+def may_widen(corpus: PlannedCorpus) -> bool:
     """Return whether lists that overlap are so short that a search may have to double them and start again."""
     lists = corpus.search.lists(corpus.shape)
     num_listed = sum(one.num_lists * one.width for one in lists)
     return sum(one.num_lists for one in lists) > 1 and num_listed < WIDENED_BELOW * corpus.search.k
 
 
-def batches(corpus: Corpus, demand: Demand, sizes: Iterable[int]) -> dict[int, Plan | None]:
+def batches(corpus: PlannedCorpus, demand: Demand, sizes: Iterable[int]) -> dict[int, Plan | None]:
     """The plan for requests of so many queries each; None where no number of shards meets the demand."""
     found: dict[int, Plan | None] = {}
     for size in sorted(sizes):

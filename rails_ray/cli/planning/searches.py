@@ -52,10 +52,10 @@ class Search:
                 "take method average, per_embedding or combined"
             )
 
-    def lists(self, shape: Shape) -> list["Lists"]:
+    def lists(self, shape: Shape) -> list["PlannedLists"]:
         """The lists of the first stage; none for an exact scan."""
-        per_embedding = Lists(shape.num_item_components, shape.num_query_components, self.num_per_embedding)
-        average = Lists(1, 1, self.num_candidates)
+        per_embedding = PlannedLists(shape.num_item_components, shape.num_query_components, self.num_per_embedding)
+        average = PlannedLists(1, 1, self.num_candidates)
         found = {
             "per_embedding": [per_embedding],
             "average": [average],
@@ -66,7 +66,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Lists:
+class PlannedLists:
     """Lists of one width: each of some indexes is searched by some vectors of a query."""
 
     num_indexes: int
@@ -79,7 +79,7 @@ class Lists:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class SearchWork:
     """Work of one search.
 
     Args:
@@ -100,56 +100,56 @@ class Work:
     selected_scores: float = 0
     num_searches: float = 0
 
-    def __add__(self, other: "Work") -> "Work":
+    def __add__(self, other: "SearchWork") -> "SearchWork":
         sums = (own + others for own, others in zip(astuple(self), astuple(other), strict=True))
-        return Work(**dict(zip((field.name for field in fields(self)), sums, strict=True)))
+        return SearchWork(**dict(zip((field.name for field in fields(self)), sums, strict=True)))
 
 
-def work(shape: Shape, search: Search, num_items: int) -> Work:
+def work(shape: Shape, search: Search, num_items: int) -> SearchWork:
     """The work of one search of X items by B queries."""
     lists = search.lists(shape)
     if not lists:
         scan = _gated(shape, search.batch * num_items, num_items)
-        return scan + Work(
+        return scan + SearchWork(
             read_bytes=num_items * shape.scored_bytes, selected_scores=search.batch * num_items, num_searches=1
         )
     num_candidates = search.batch * min(sum(one.num_lists * one.width for one in lists), num_items)
     rescoring = _gated(shape, num_candidates, num_candidates)
-    total = rescoring + Work(gathered_bytes=num_candidates * shape.scored_bytes, num_searches=1)
+    total = rescoring + SearchWork(gathered_bytes=num_candidates * shape.scored_bytes, num_searches=1)
     for one in lists:
         total += _first_stage(shape, search, one, num_items)
     return total
 
 
-def _gated(shape: Shape, num_pairs: int, num_gates: int) -> Work:
+def _gated(shape: Shape, num_pairs: int, num_gates: int) -> SearchWork:
     """The scores of pairs of query and item.
 
     Args:
         num_gates: how many v(x) are read for them.
     """
-    return Work(
+    return SearchWork(
         product_flops=num_pairs * shape.pair_flops,
         special_functions=num_pairs * shape.pair_functions,
         reordered_numbers=num_gates * shape.num_pairs if shape.num_pairs > 1 else 0,
     )
 
 
-def _first_stage(shape: Shape, search: Search, lists: Lists, num_items: int) -> Work:
+def _first_stage(shape: Shape, search: Search, lists: PlannedLists, num_items: int) -> SearchWork:
     num_searches = search.batch * lists.num_lists
     faiss_bytes = FAISS_BYTES * shape.width
     if search.index == "flat":
         num_compared = num_searches * float(num_items)
-        moved = Work(read_bytes=lists.num_indexes * num_items * shape.vector_bytes)
+        moved = SearchWork(read_bytes=lists.num_indexes * num_items * shape.vector_bytes)
     elif search.index == "ivf":
         nlist = _nlist(num_items)
         probed = num_searches * num_items / math.sqrt(nlist)  # nprobe / nlist of the items
         num_compared = num_searches * nlist + probed
-        moved = Work(read_bytes=(lists.num_indexes * nlist + probed) * faiss_bytes)
+        moved = SearchWork(read_bytes=(lists.num_indexes * nlist + probed) * faiss_bytes)
     else:
         num_compared = num_searches * float(min(M / 2 * max(EF_SEARCH, lists.width), num_items))
         # As if one lay after the other: the unit of gathering is torch's, and FAISS fetches ahead.
-        moved = Work(read_bytes=num_compared * faiss_bytes)
-    return moved + Work(product_flops=2 * shape.width * num_compared, selected_scores=num_compared)
+        moved = SearchWork(read_bytes=num_compared * faiss_bytes)
+    return moved + SearchWork(product_flops=2 * shape.width * num_compared, selected_scores=num_compared)
 
 
 def _nlist(num_items: int) -> float:

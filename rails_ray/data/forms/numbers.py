@@ -28,10 +28,10 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, DenseRows, Queries, SparseRows
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
-from rails_ray.data.vectors import VECTOR, Shape, as_column, check_numbers, finite, mapped, row_of, vectors_of
+from rails_ray.data.vectors import VECTOR, VectorShape, as_column, check_numbers, finite, mapped, row_of, vectors_of
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, Batch, Table
+from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, RowBatch, Table
 
 MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512
 TABLES = "items, queries and relevance"
@@ -116,17 +116,17 @@ def mapped_vectors(table: Table, columns: Sequence[str], kinds: Sequence[str] = 
     """The vectors of one column, or of several side by side, mapped into memory."""
     shapes = _shapes(table, columns, kinds)
     batches = table.batches(dict.fromkeys(columns, kinds))
-    whole = Shape(_together(shapes), table.paths[0])
+    whole = VectorShape(_together(shapes), table.paths[0])
     return mapped((_joined(batch, shapes) for batch in batches), whole)
 
 
-def _shapes(table: Table, columns: Sequence[str], kinds: Sequence[str] = VECTOR) -> list[tuple[str, Shape]]:
+def _shapes(table: Table, columns: Sequence[str], kinds: Sequence[str] = VECTOR) -> list[tuple[str, VectorShape]]:
     """The shape of the rows of each column.
 
     Raises:
         ValueError: if vectors of several columns differ in width, or a column of several has several vectors itself.
     """
-    shapes = [(column, Shape.of(table, column, kinds)) for column in columns]
+    shapes = [(column, VectorShape.of(table, column, kinds)) for column in columns]
     if len(shapes) > 1:
         (first, like), *others = shapes
         for column, shape in others:
@@ -138,17 +138,17 @@ def _shapes(table: Table, columns: Sequence[str], kinds: Sequence[str] = VECTOR)
     return shapes
 
 
-def _together(shapes: Sequence[tuple[str, Shape]]) -> tuple[int, ...]:
+def _together(shapes: Sequence[tuple[str, VectorShape]]) -> tuple[int, ...]:
     [(_, first), *others] = shapes
     return (len(shapes), *first.sizes) if others else first.sizes
 
 
-def _joined(batch: Batch, shapes: Sequence[tuple[str, Shape]]) -> NDArray[np.float32]:
+def _joined(batch: RowBatch, shapes: Sequence[tuple[str, VectorShape]]) -> NDArray[np.float32]:
     found = [vectors_of(batch, column, shape) for column, shape in shapes]
     return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
-def _item(batch: Batch, shapes: Sequence[tuple[str, Shape]]) -> pa.Table:
+def _item(batch: RowBatch, shapes: Sequence[tuple[str, VectorShape]]) -> pa.Table:
     items = batch.table.select(["item_id"])
     if shapes:
         items = items.append_column("input", as_column(_joined(batch, shapes)))
@@ -163,7 +163,7 @@ def _sparse_rows(table: Table) -> SparseRows:
     return SparseRows(starts, indices, values, int(indices.max(initial=-1)) + 1)
 
 
-def _sparse(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+def _sparse(batch: RowBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """How many features each query of a batch has, and all their indices and values."""
     (starts, indices), (value_starts, values) = (_parts(batch[name]) for name in ("feature_indices", "feature_values"))
     lengths, value_lengths = np.diff(starts), np.diff(value_starts)
@@ -178,7 +178,7 @@ def _sparse(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray
     return lengths, indices.to_numpy().astype(np.int64), numbers
 
 
-def _check_indices(batch: Batch, starts: NDArray[np.int64], indices: pa.Array) -> None:
+def _check_indices(batch: RowBatch, starts: NDArray[np.int64], indices: pa.Array) -> None:
     column = f"column 'feature_indices' of {batch.file}"
     check_numbers(batch, "feature_indices", indices, starts)
     numbers = indices.to_numpy()

@@ -27,7 +27,7 @@ from rails_ray.modules.model import Model
 from rails_ray.schema.fields import shortened
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import check_distinct
-from rails_ray.storage.tables import ID, TEXT, Batch
+from rails_ray.storage.tables import ID, TEXT, RowBatch
 
 
 class TextForm:
@@ -85,7 +85,7 @@ def _items(sources: Sources) -> ItemFiles:
     return ItemFiles(sources.table("items"), {"item_id": ID, "text": TEXT}, {"title": TEXT}, _with_input)
 
 
-def _with_input(batch: Batch) -> pa.Table:
+def _with_input(batch: RowBatch) -> pa.Table:
     """The text of an item, after its title if there is one."""
     items = batch.table.select(["item_id"])
     if "title" not in batch.table.column_names:

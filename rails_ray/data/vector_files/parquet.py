@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from rails_ray.data.vector_files.rows import VectorFile, check_shape, to_ids
 from rails_ray.data.vector_files.writing import Labelled
-from rails_ray.data.vectors import Shape, as_column, vectors_of
+from rails_ray.data.vectors import VectorShape, as_column, vectors_of
 from rails_ray.storage import tables
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.tables import KINDS, NUMBERS, Batch, Table
+from rails_ray.storage.tables import KINDS, NUMBERS, RowBatch, Table
 
 ID_COLUMNS = ("id", "item_id", "query_id")
 VECTOR = "vector"
@@ -42,7 +42,7 @@ def open_table(table: Table, file: str, column: str) -> VectorFile:
     """
     storage = Storage(table.root)
     with _opened(storage, table.paths[0], column) as (first, name):
-        shape = Shape((_width(first, column),), name)
+        shape = VectorShape((_width(first, column),), name)
     id_column = next((known for known in ID_COLUMNS if known in table.column_names()), None)
     ids = None if id_column is None else _ids(storage, table, column, id_column)
 
@@ -51,7 +51,7 @@ def open_table(table: Table, file: str, column: str) -> VectorFile:
             with _opened(storage, path, column) as (part, name):
                 first_row = 0
                 for batch in part.iter_batches(rows, columns=[column]):
-                    yield vectors_of(Batch(pa.table(batch), name, first_row), column, shape)
+                    yield vectors_of(RowBatch(pa.table(batch), name, first_row), column, shape)
                     first_row += len(batch)
 
     num_rows = sum(table.rows(number).num_rows for number in range(len(table.paths)))

@@ -30,7 +30,7 @@ from rails_ray.modules.similarities.dot_product import DotProduct, DotProductCon
 from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.reranking.anncur import AnnCur
 from rails_ray.reranking.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig, on_sphere
-from rails_ray.reranking.rankers import TEXT, Candidate, Candidates, HeavyRanker
+from rails_ray.reranking.rankers import TEXT, Candidate, HeavyRanker, RankerCandidates
 from rails_ray.reranking.rankers.calling import ranker_of, score_all, scores_of
 from rails_ray.reranking.scored import ScoredQueries, SupportScores
 from rails_ray.schema.ranker import RankerConfig
@@ -58,7 +58,7 @@ class Combinations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class RbeSizes:
     """Sizes of a model's tensors.
 
     num_items, num_supports, num_queries: training items, supports and support queries.
@@ -90,7 +90,7 @@ class Rbe(nn.Module):
     def __init__(
         self,
         config: RelevanceEmbeddingConfig,
-        sizes: Sizes,
+        sizes: RbeSizes,
         ranker: RankerConfig,
         *,
         reads: FrozenText | None = None,
@@ -187,7 +187,7 @@ class Rbe(nn.Module):
         return torch.from_numpy(inputs.scores[:, columns]).float()
 
     def _asked(self, inputs: Any) -> Float[Tensor, "B S"]:
-        supports = Candidates.of(self.supports)
+        supports = RankerCandidates.of(self.supports)
         asked = [scores_of(self._ranker(), {TEXT: inputs[number]}, supports) for number in range(len(inputs))]
         return torch.from_numpy(np.stack(asked)).float() if asked else torch.zeros(0, len(self.supports))
 
@@ -233,7 +233,7 @@ class Rbe(nn.Module):
         return row if row >= 0 and text == item.fields[TEXT] else -1
 
     def _of_new(self, items: Sequence[Candidate]) -> Float[Tensor, "N S"]:
-        items = Candidates.of(items)
+        items = RankerCandidates.of(items)
         scored = [score_all(self._ranker(), {TEXT: query}, items) for query in self.support_queries]
         relevance = torch.from_numpy(np.stack([own.scores for own in scored], axis=1)).float()  # [N, Q]
         without = relevance.isnan().all(dim=1).nonzero().flatten()

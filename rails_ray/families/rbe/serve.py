@@ -12,7 +12,7 @@ from rails_ray.data.encoding import encode_items
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.families.items import ItemEncoder
 from rails_ray.families.rbe.config import NoFeatures, RbeConfig
-from rails_ray.families.rbe.model import Rbe, Sizes
+from rails_ray.families.rbe.model import Rbe, RbeSizes
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.vector_items.items import VectorItems
 from rails_ray.modules import weight_files
@@ -59,7 +59,7 @@ class RbeFamily(VectorItems, ServedFamily):
         """A model that has learned nothing, of the sizes that `completed` fills in."""
         own = self.own
         reads = None if isinstance(own.features, NoFeatures) else FrozenText(own.features, self.allowed)
-        sizes = Sizes(
+        sizes = RbeSizes(
             num_items=own.num_items,
             num_supports=own.num_supports,
             num_queries=own.num_support_queries,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rails_ray.modules.encoders.bags import Bags, num_known
-from rails_ray.modules.encoders.solar import Chunk, ChunksConfig, Vectors, tokens_of
+from rails_ray.modules.encoders.solar import Chunk, ChunksConfig, InputVectors, tokens_of
 from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.modules.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.modules.similarities.states import Codes, Tables
@@ -66,7 +66,7 @@ class Solar(nn.Module):
         assert isinstance(first, Chunk)
         return first
 
-    def query_features(self, inputs: Any) -> Bags | Vectors:
+    def query_features(self, inputs: Any) -> Bags | InputVectors:
         return self.first.features(inputs)
 
     def is_blank(self, query: Any) -> bool:

@@ -15,7 +15,7 @@ from rails_ray.modules.similarities.states import ItemState, QueryState, take, t
 
 
 @dataclass(frozen=True)
-class Rows:
+class FrozenRows:
     """The contract of `FeatureRows`: an input is the row of its state."""
 
     rows: Int[Tensor, " B"]
@@ -23,11 +23,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, rows: Tensor) -> "Rows":
-        return Rows(self.rows[rows])
+    def take(self, rows: Tensor) -> "FrozenRows":
+        return FrozenRows(self.rows[rows])
 
-    def to(self, device: torch.device | str) -> "Rows":
-        return Rows(self.rows.to(device))
+    def to(self, device: torch.device | str) -> "FrozenRows":
+        return FrozenRows(self.rows.to(device))
 
 
 class OverFrozen(nn.Module):
@@ -50,11 +50,11 @@ class OverFrozen(nn.Module):
         super().train(False)
         return self
 
-    def encode_queries(self, features: Rows, precision: torch.dtype = torch.float32) -> QueryState:
+    def encode_queries(self, features: FrozenRows, precision: torch.dtype = torch.float32) -> QueryState:
         """The states of these rows."""
         return to(take(self.queries, features.rows.cpu()), features.rows.device)
 
-    def encode_items(self, features: Rows, precision: torch.dtype = torch.float32) -> ItemState:
+    def encode_items(self, features: FrozenRows, precision: torch.dtype = torch.float32) -> ItemState:
         """The states of these rows."""
         return to(take(self.items, features.rows.cpu()), features.rows.device)
 

@@ -22,7 +22,7 @@ from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.vector_items import quantized
-from rails_ray.families.vector_items.over_frozen import OverFrozen, Rows
+from rails_ray.families.vector_items.over_frozen import FrozenRows, OverFrozen
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.families.vector_items.trained_codes import (
     ENCODER,
@@ -218,7 +218,7 @@ class QuantizerPiece:
         features: tuple[FeatureRows, FeatureRows]
         features = model.query_features(queries.inputs), model.item_features(inputs)
         if self.how.when == "after":
-            features = Rows(torch.arange(len(queries))), Rows(torch.arange(len(given.read.item_ids)))
+            features = FrozenRows(torch.arange(len(queries))), FrozenRows(torch.arange(len(given.read.item_ids)))
         return InBatchSampler(
             queries,
             *features,

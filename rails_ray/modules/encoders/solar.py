@@ -78,7 +78,7 @@ class ChunksConfig:
 
 
 @dataclass(frozen=True)
-class Vectors:
+class InputVectors:
     """Dense queries."""
 
     values: Float[Tensor, "B D"]
@@ -90,11 +90,11 @@ class Vectors:
     def device(self) -> torch.device:
         return self.values.device
 
-    def take(self, rows: Int[Tensor, " M"]) -> "Vectors":
-        return Vectors(self.values[rows])
+    def take(self, rows: Int[Tensor, " M"]) -> "InputVectors":
+        return InputVectors(self.values[rows])
 
-    def to(self, device: torch.device | str) -> "Vectors":
-        return Vectors(self.values.to(device))
+    def to(self, device: torch.device | str) -> "InputVectors":
+        return InputVectors(self.values.to(device))
 
 
 class Chunk(nn.Module):
@@ -131,7 +131,7 @@ class Chunk(nn.Module):
             raise ValueError(f"weights of a chunk must be of seed {self.seed}, got seed {seed}: train it again")
         self.known = state[1:].cpu()
 
-    def learn(self, inputs: Any) -> Bags | Vectors:
+    def learn(self, inputs: Any) -> Bags | InputVectors:
         """Learn the tokens of the training queries, once, before training; return the queries' features."""
         if self.config.input == "vector":
             return self.features(inputs)
@@ -139,15 +139,15 @@ class Chunk(nn.Module):
         self.known = tokens.tokens.unique()
         return of_length_one(tokens)
 
-    def features(self, inputs: Any) -> Bags | Vectors:
+    def features(self, inputs: Any) -> Bags | InputVectors:
         """Queries as the tensors that `forward` reads."""
         if self.config.input == "vector":
-            return Vectors(torch.as_tensor(np.asarray(inputs), dtype=torch.float32))
+            return InputVectors(torch.as_tensor(np.asarray(inputs), dtype=torch.float32))
         return of_length_one(known_only(tokens_of(self.config, inputs), self.known))
 
-    def hidden(self, features: Bags | Vectors) -> Float[Tensor, "B H"]:
+    def hidden(self, features: Bags | InputVectors) -> Float[Tensor, "B H"]:
         """relu(sum of the tokens' rows + bias), or relu(product with the vector + bias)."""
-        if isinstance(features, Vectors):
+        if isinstance(features, InputVectors):
             summed = self.input(features.values)
         else:
             places = features.tokens
@@ -156,7 +156,7 @@ class Chunk(nn.Module):
             summed = self.input(places, features.starts, per_sample_weights=features.weights)
         return F.relu(summed + self.hidden_bias)
 
-    def forward(self, features: Bags | Vectors, buckets: Int[Tensor, " C"] | None = None) -> Float[Tensor, "B C"]:
+    def forward(self, features: Bags | InputVectors, buckets: Int[Tensor, " C"] | None = None) -> Float[Tensor, "B C"]:
         """Logits of all buckets, or of some."""
         hidden = self.hidden(features)
         if buckets is None:

@@ -36,14 +36,14 @@ class BucketCrossEntropyConfig:
             raise ValueError(f"num_sampled_buckets must be at least 0, got {self.num_sampled_buckets}")
 
 
-class Positives(NamedTuple):
+class BucketPositives(NamedTuple):
     """The positive buckets of queries, each pair of a query and a bucket once: the OR of the items' codes."""
 
     query: Int[Tensor, " M"]
     bucket: Int[Tensor, " M"]
 
 
-def bucket_cross_entropy(logits: Float[Tensor, "B R"], positives: Positives) -> Float[Tensor, " B"]:
+def bucket_cross_entropy(logits: Float[Tensor, "B R"], positives: BucketPositives) -> Float[Tensor, " B"]:
     """The loss of each query, summed over all buckets."""
     own = logits.new_zeros(len(logits)).index_add(0, positives.query, logits[positives])
     return F.softplus(logits).sum(dim=1) - own
@@ -51,7 +51,7 @@ def bucket_cross_entropy(logits: Float[Tensor, "B R"], positives: Positives) -> 
 
 def sampled_bucket_cross_entropy(
     logits: Float[Tensor, "B C"],
-    positives: Positives,
+    positives: BucketPositives,
     is_sampled: Bool[Tensor, " C"],
     num_buckets: int,
 ) -> Float[Tensor, " B"]:

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from scipy import sparse
 from torch import Tensor
 
-from rails_ray.modules.losses.negatives import Relevance
+from rails_ray.modules.losses.negatives import BatchRelevance
 
 
 def glas(vectors: Float[Tensor, "N d"], targets: Float[Tensor, "N N"]) -> Float[Tensor, ""]:
@@ -34,7 +34,7 @@ def glas(vectors: Float[Tensor, "N d"], targets: Float[Tensor, "N N"]) -> Float[
 class CoOccurrence:
     """How often items answer the same query."""
 
-    def __init__(self, relevance: Relevance, num_items: int) -> None:
+    def __init__(self, relevance: BatchRelevance, num_items: int) -> None:
         """Args:
         relevance: the relevant pairs of all training queries; a repeated pair counts once.
         """

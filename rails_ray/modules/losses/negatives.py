@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-class Relevance(NamedTuple):
+class BatchRelevance(NamedTuple):
     """The relevant pairs of a batch: query number in 0 .. B - 1, and item row."""
 
     query: Int[Tensor, " M"]
@@ -54,7 +54,7 @@ class Roles(NamedTuple):
         return logits if self.log_weights is None else logits + self.log_weights * self.is_negative
 
 
-def roles(item_rows: Int[Tensor, " N"], positive: Int[Tensor, " B"], relevance: Relevance) -> Roles:
+def roles(item_rows: Int[Tensor, " N"], positive: Int[Tensor, " B"], relevance: BatchRelevance) -> Roles:
     """The roles of a batch's items. Each column is an item of its own, though rows may repeat."""
     is_relevant = are_relevant(item_rows, len(positive), relevance)
     is_relevant[torch.arange(len(positive), device=positive.device), positive] = True
@@ -66,7 +66,7 @@ def roles_among_copies(
     is_copy: Bool[Tensor, " N"],
     positive: Int[Tensor, " B"],
     positive_row: Int[Tensor, " B"],
-    relevance: Relevance,
+    relevance: BatchRelevance,
 ) -> Roles:
     """The roles if several workers may have encoded the same item: each query meets an item once.
 
@@ -83,7 +83,7 @@ def roles_among_copies(
     return Roles(positive, is_own | (is_relevant & is_met), ~is_relevant & is_met)
 
 
-def are_relevant(item_rows: Int[Tensor, " N"], num_queries: int, relevance: Relevance) -> Bool[Tensor, "B N"]:
+def are_relevant(item_rows: Int[Tensor, " N"], num_queries: int, relevance: BatchRelevance) -> Bool[Tensor, "B N"]:
     """Return whether an item answers a query."""
     distinct, place = item_rows.unique(return_inverse=True)
     hits = torch.zeros(num_queries, len(distinct), dtype=torch.bool, device=item_rows.device)

@@ -85,11 +85,11 @@ class Bm25(nn.Module):
         """The contract of `Similarity`; no item is passed over."""
         if items.terms.dim() == 3:
             return shares(query, items).sum(dim=2).float()
-        return sums_of(query, Postings.of(items), len(items))
+        return sums_of(query, TermPostings.of(items), len(items))
 
 
 @dataclass(frozen=True)
-class Postings:
+class TermPostings:
     """The items of each term, by term and then by item row.
 
     terms: ascending, one entry per posting.
@@ -100,14 +100,14 @@ class Postings:
     weights: Float[Tensor, " P"]
 
     @staticmethod
-    def of(items: TermWeights) -> "Postings":
+    def of(items: TermWeights) -> "TermPostings":
         item_rows, place = (items.terms != NO_TERM).nonzero(as_tuple=True)
         terms = items.terms[item_rows, place]
         order = terms.argsort(stable=True)
-        return Postings(terms[order], item_rows[order], items.weights[item_rows, place][order])
+        return TermPostings(terms[order], item_rows[order], items.weights[item_rows, place][order])
 
 
-def sums_of(query: TermCounts, postings: Postings, num_items: int) -> Float[Tensor, "B X"]:
+def sums_of(query: TermCounts, postings: TermPostings, num_items: int) -> Float[Tensor, "B X"]:
     """The scores of all items."""
     line, place = (query.terms != NO_TERM).nonzero(as_tuple=True)
     terms = query.terms[line, place]

@@ -41,7 +41,7 @@ class HeavyRanker(Protocol):
         """
 
 
-class Candidates(Sequence[Candidate]):
+class RankerCandidates(Sequence[Candidate]):
     """Items with texts, in two lists that travel in a third of the time of objects."""
 
     def __init__(self, item_ids: Sequence[Any], texts: Sequence[str]) -> None:
@@ -55,20 +55,20 @@ class Candidates(Sequence[Candidate]):
     def __getitem__(self, number: SupportsIndex) -> Candidate: ...
 
     @overload
-    def __getitem__(self, number: slice) -> "Candidates": ...
+    def __getitem__(self, number: slice) -> "RankerCandidates": ...
 
-    def __getitem__(self, number: SupportsIndex | slice) -> "Candidate | Candidates":
+    def __getitem__(self, number: SupportsIndex | slice) -> "Candidate | RankerCandidates":
         if isinstance(number, slice):
-            return Candidates(self.item_ids[number], self.texts[number])
+            return RankerCandidates(self.item_ids[number], self.texts[number])
         return Candidate(self.item_ids[number], {TEXT: self.texts[number]})
 
     def __iter__(self) -> Iterator[Candidate]:
         return iter(candidates_of(self.item_ids, self.texts))
 
     @staticmethod
-    def of(candidates: Sequence[Candidate]) -> "Candidates":
+    def of(candidates: Sequence[Candidate]) -> "RankerCandidates":
         """Keep the texts of the items, and no other field."""
-        return Candidates([one.item_id for one in candidates], [one.fields[TEXT] for one in candidates])
+        return RankerCandidates([one.item_id for one in candidates], [one.fields[TEXT] for one in candidates])
 
 
 def candidates_of(item_ids: Sequence[Any], texts: Sequence[str]) -> list[Candidate]:

@@ -45,7 +45,7 @@ class TreesConfig:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
 
 
-class Features(NamedTuple):
+class PairFeatures(NamedTuple):
     """
     query_keys, item_keys: texts of queries and ids of items, as strings.
     num_shared: P.
@@ -64,22 +64,22 @@ def pairs(query: Float[ndarray, " A"], items: Float[ndarray, "N C"], num_shared:
     return np.concatenate([asked, items, asked[:, :num_shared] * items[:, :num_shared]], axis=1)
 
 
-def save(folder: Path, features: Features) -> None:
+def save(folder: Path, features: PairFeatures) -> None:
     """Write the features of a ranker."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(folder / FEATURES, **features._asdict())
 
 
-def load(folder: Path) -> Features:
+def load(folder: Path) -> PairFeatures:
     """Raises:
     ValueError: if the folder has none.
     """
     try:
         with np.load(folder / FEATURES, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in Features._fields}
+            found = {name: stored[name] for name in PairFeatures._fields}
     except (OSError, KeyError, ValueError) as error:
         raise ValueError(f"{folder} must hold the features of a boosted ranker, {FEATURES}, got: {error}") from None
-    return Features(**found | {"num_shared": int(found["num_shared"])})
+    return PairFeatures(**found | {"num_shared": int(found["num_shared"])})
 
 
 class BoostedRanker:

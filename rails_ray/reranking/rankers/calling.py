@@ -131,7 +131,7 @@ def scores_within(
         raise LateError(f"the heavy ranker must answer within {timeout_s:g} s, got no answer") from None
 
 
-class Scored(NamedTuple):
+class ScoredCandidates(NamedTuple):
     """
     scores: NaN where the ranker gave none.
     num_calls: pairs that it was asked for, each as often as it was.
@@ -149,7 +149,7 @@ def score_all(
     candidates: Sequence[Candidate],
     at_once: int = 256,
     timeout_s: float | None = None,
-) -> Scored:
+) -> ScoredCandidates:
     """Scores of any number of items. Where a call fails, each half is tried on its own, so that a failing item leaves
     one hole and no more. A call that takes too long leaves a hole for each of its items: its halves may hang too.
 
@@ -171,7 +171,7 @@ def score_all(
             if len(asked) > 1 and not isinstance(error, LateError):
                 middle = part.start + len(asked) // 2
                 waiting += [slice(part.start, middle), slice(middle, part.start + len(asked))]
-    return Scored(scores, num_calls, reason)
+    return ScoredCandidates(scores, num_calls, reason)
 
 
 def answers_of(

@@ -114,7 +114,7 @@ class CrossEncoder(nn.Module):
         return embedded
 
 
-class Reader:
+class PairReader:
     """Texts to tokens.
 
     Args:
@@ -129,11 +129,11 @@ class Reader:
         self._tokenizer = tokenizer.read(learnt)
 
     @staticmethod
-    def of(texts: Iterable[str], config: CrossEncoderConfig) -> "Reader":
+    def of(texts: Iterable[str], config: CrossEncoderConfig) -> "PairReader":
         """A reader that learns the tokens of these texts."""
         from rails_ray.modules.encoders import tokenizer
 
-        return Reader(tokenizer.learn(texts, config.vocabulary_size), config)
+        return PairReader(tokenizer.learn(texts, config.vocabulary_size), config)
 
     def queries(self, texts: Sequence[str]) -> Int[Tensor, "N T"]:
         return self._encode(self._tokenizer, texts, self.config.query_length)
@@ -171,7 +171,7 @@ class CrossEncoderRanker:
         return found
 
 
-def save(folder: Path, model: CrossEncoder, reader: Reader) -> None:
+def save(folder: Path, model: CrossEncoder, reader: PairReader) -> None:
     """Write a ranker."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(asdict(model.config), indent=1))
@@ -179,7 +179,7 @@ def save(folder: Path, model: CrossEncoder, reader: Reader) -> None:
     safetensors.torch.save_file({name: own.contiguous() for name, own in model.state_dict().items()}, folder / WEIGHTS)
 
 
-def load(folder: Path) -> tuple[CrossEncoder, Reader]:
+def load(folder: Path) -> tuple[CrossEncoder, PairReader]:
     """Raises:
     ValueError: if the folder has none.
     """
@@ -187,7 +187,7 @@ def load(folder: Path) -> tuple[CrossEncoder, Reader]:
         config = CrossEncoderConfig(**json.loads((folder / CONFIG).read_text()))
         model = CrossEncoder(config)
         model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
-        return model, Reader((folder / TOKENIZER).read_bytes(), config)
+        return model, PairReader((folder / TOKENIZER).read_bytes(), config)
     except (OSError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{folder} must hold a cross-encoder, got: {reason}") from None

@@ -33,7 +33,7 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lists:
+class CandidateLists:
     """How many items the lists of a first stage hold.
 
     Args:
@@ -55,8 +55,8 @@ class Lists:
     def longest(self) -> int:
         return max(self.num_per_embedding, self.num_by_average)
 
-    def doubled(self) -> "Lists":
-        return Lists(num_per_embedding=2 * self.num_per_embedding, num_by_average=2 * self.num_by_average)
+    def doubled(self) -> "CandidateLists":
+        return CandidateLists(num_per_embedding=2 * self.num_per_embedding, num_by_average=2 * self.num_by_average)
 
 
 class Approximate:
@@ -71,7 +71,7 @@ class Approximate:
         self,
         similarity: Scorer,
         items: Searched,
-        lists: Lists,
+        lists: CandidateLists,
         first_stage: FirstStage | None = None,
         params: SearchParams | None = None,
     ) -> None:
@@ -155,7 +155,7 @@ class Approximate:
             where = f" for k {k}, with {self.num_pairs} pairs of components and {by_average} items by average"
             check_width("num_per_embedding", per_embedding, -(-(k - by_average) // self.num_pairs), where)
 
-    def _candidates(self, query: QueryState, lists: Lists, mask: Mask | None) -> Candidates:
+    def _candidates(self, query: QueryState, lists: CandidateLists, mask: Mask | None) -> Candidates:
         found = [
             search(query, width, mask, self.params)
             for search, width in (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rails_ray.errors import UnsupportedError
 from rails_ray.modules.losses import ScoreLogit
-from rails_ray.modules.similarities.bm25 import Bm25, Postings, TermCounts, TermWeights, shares, sums_of
+from rails_ray.modules.similarities.bm25 import Bm25, TermCounts, TermPostings, TermWeights, shares, sums_of
 from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import take
 from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
@@ -29,7 +29,7 @@ class ByTerms:
     def __init__(self, similarity: Bm25, items: TermWeights) -> None:
         self.similarity = similarity
         self.items = items
-        self.postings = Postings.of(items)
+        self.postings = TermPostings.of(items)
 
     def __len__(self) -> int:
         return len(self.items)

@@ -48,7 +48,7 @@ LEAST_VARIANCE = 1e-12  # of cosines, under which they say nothing
 NO_CERTIFICATE = "candidates by a linear fit to scores: an item that it leaves out may lie above the fit"
 
 
-class Scored(NamedTuple):
+class ScoredItems(NamedTuple):
     """
     item_rows, is_there: items of each query, each once, and which places hold one.
     scores: -inf at places that hold none.
@@ -116,20 +116,22 @@ class Gated:
         reasons = reasons_of(bound, NO_CERTIFICATE)
         return running.found(num_scored, num_left, bound=bound, reasons=reasons, item_rows=item_rows)
 
-    def scored(self, query: QueryState, num: int, mask: Mask | None = None) -> Scored:
+    def scored(self, query: QueryState, num: int, mask: Mask | None = None) -> ScoredItems:
         """`num` items of each query, or all that there are."""
         num_pairs = math.prod(self.similarity.num_components)
         nothing = query.components.new_empty(len(query), 0)
-        so_far = Scored(nothing.long(), nothing.bool(), nothing, query.components.new_empty(len(query), 0, num_pairs))
+        so_far = ScoredItems(
+            nothing.long(), nothing.bool(), nothing, query.components.new_empty(len(query), 0, num_pairs)
+        )
         num = max(min(num, len(self.items)), 1)
         for number in range(1, self.num_rounds + 1):
             width = -(-num * number // self.num_rounds)
             new = self._score(query, *self._next(query, so_far, width, mask))
-            so_far = Scored(*(torch.cat(both, dim=1) for both in zip(so_far, new, strict=True)))
+            so_far = ScoredItems(*(torch.cat(both, dim=1) for both in zip(so_far, new, strict=True)))
         return so_far
 
     def _next(
-        self, query: QueryState, so_far: Scored, width: int, mask: Mask | None
+        self, query: QueryState, so_far: ScoredItems, width: int, mask: Mask | None
     ) -> tuple[Int[Tensor, "B _"], Bool[Tensor, "B _"]]:
         """The best items that are not yet scored, so many that each query has `width` in all."""
         if self.first is not None and not so_far.item_rows.shape[1]:
@@ -149,13 +151,15 @@ class Gated:
         return item_rows, is_there
 
     @part("score")
-    def _score(self, query: QueryState, item_rows: Int[Tensor, "B C"], is_there: Bool[Tensor, "B C"]) -> Scored:
+    def _score(self, query: QueryState, item_rows: Int[Tensor, "B C"], is_there: Bool[Tensor, "B C"]) -> ScoredItems:
         scores, cosines = [], []
         for block, items in candidate_blocks(self.similarity, self.items, item_rows):
             own = take(query, block)
             scores.append(self.similarity.scores(own, items))
             cosines.append(pair_cosines(own, items))
-        return Scored(item_rows, is_there, torch.cat(scores).masked_fill(~is_there, -torch.inf), torch.cat(cosines))
+        return ScoredItems(
+            item_rows, is_there, torch.cat(scores).masked_fill(~is_there, -torch.inf), torch.cat(cosines)
+        )
 
 
 def fitted(cosines: Float[Tensor, "B C P"], scores: Float[Tensor, "B C"]) -> Float[Tensor, "B P"]:

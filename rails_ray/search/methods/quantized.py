@@ -26,7 +26,7 @@ from rails_ray.search.indexes.codes import CodeIndex, in_lists
 from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import Retriever
-from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
 
@@ -94,7 +94,7 @@ class ByQuantized:
         """The contract of `Searcher`."""
         if method not in self.by_codes:
             return Turned(self.by_components.retriever(method, params), self.rotation)
-        own, lists = self.by_components, Lists(num_by_average=params.num_candidates)
+        own, lists = self.by_components, CandidateLists(num_by_average=params.num_candidates)
         found = Approximate(own.scorer, own.items, lists, self.by_codes[method], params)
         return Turned(found, self.rotation)
 

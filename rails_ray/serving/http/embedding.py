@@ -29,7 +29,7 @@ REFUSALS = (*ALWAYS, 404, 409, 422, 503, 504)
 Texts = Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
 
 
-class Encoder(Protocol):
+class TextEmbedder(Protocol):
     """Members of a server that the routes need."""
 
     @property
@@ -102,7 +102,7 @@ class InferResponse(BaseModel):
 
 
 def add_routes(
-    api: FastAPI, encoder: Callable[[], Encoder], carried_out: Callable[[Awaitable[Any]], Awaitable[Any]]
+    api: FastAPI, encoder: Callable[[], TextEmbedder], carried_out: Callable[[Awaitable[Any]], Awaitable[Any]]
 ) -> None:
     """Add the routes of both protocols to an application.
 

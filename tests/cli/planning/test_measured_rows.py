@@ -9,8 +9,8 @@ from jobs.benches import table5
 from rails_ray.cli.planning import measured
 from rails_ray.cli.planning.machines import GPUS, Cpu, Gpu, cpu_units
 from rails_ray.cli.planning.measured import Figure
-from rails_ray.cli.planning.plans import Corpus, may_widen
-from rails_ray.cli.planning.searches import EF_SEARCH, METHODS, SAMPLE_ITEMS, Search, Work, work
+from rails_ray.cli.planning.plans import PlannedCorpus, may_widen
+from rails_ray.cli.planning.searches import EF_SEARCH, METHODS, SAMPLE_ITEMS, Search, SearchWork, work
 from rails_ray.cli.planning.shapes import Names, Shape
 from rails_ray.families.recipes.emoji import MIXTURE, emoji_mol
 from rails_ray.search.indexes import ivf
@@ -47,14 +47,14 @@ def test_the_shapes_are_those_of_the_benches() -> None:
     assert (emoji.width, emoji.gate_hidden) == (components.width, MIXTURE.gate_hidden)
 
 
-def searched_rows() -> list[tuple[Corpus, float]]:
+def searched_rows() -> list[tuple[PlannedCorpus, float]]:
     """(What was searched, ms) of each row of a method that the planner knows."""
     found = []
     for row in rows("table5.jsonl"):
         if row.get("method") in METHODS and row["width"] != "bf16 gates":  # two_pass, naive: not planned for
             num_items, shape = measured.SHAPES[row["shape"]]
             search = measured.search_of(row["method"], row["width"], row["batch"])
-            found.append((Corpus(num_items, shape, search, Cpu(), Names()), row["latency_ms"]))
+            found.append((PlannedCorpus(num_items, shape, search, Cpu(), Names()), row["latency_ms"]))
     return found
 
 
@@ -87,7 +87,7 @@ def test_seven_rows_give_seven_units() -> None:
 
 def test_rows_of_other_benches_lie_within_a_factor_of_two() -> None:
     def ratio(num_items: int, shape: Shape, search: Search, ms: float) -> float:
-        return 1000 * Corpus(num_items, shape, search, Cpu(), Names()).search_s(num_items) / ms
+        return 1000 * PlannedCorpus(num_items, shape, search, Cpu(), Names()).search_s(num_items) / ms
 
     (flat,) = [row for row in rows("solar.jsonl") if row.get("method") == "flat, torch" and row["flat_fraction"] == 1]
     dense = Shape(num_query_components=1, num_item_components=1, width=1600)
@@ -116,7 +116,7 @@ def test_indexes_of_many_items_lie_within_a_factor_of_two() -> None:
         shape = Shape(num_query_components=1, num_item_components=1, width=width)
         for index, ms in (("ivf", of_lists_ms), ("hnsw", of_graph["ms"])):
             search = Search(k=10, batch=32, method="ann", index=index, num_candidates=10)
-            assert 0.5 <= 1000 * Corpus(num_items, shape, search, Cpu(), Names()).search_s(num_items) / ms <= 2
+            assert 0.5 <= 1000 * PlannedCorpus(num_items, shape, search, Cpu(), Names()).search_s(num_items) / ms <= 2
 
 
 # GPUs
@@ -133,7 +133,9 @@ def test_a_gpu_takes_as_long_as_its_longest_part() -> None:
         clock_hz=1e9,
         efficiency=0.5,
     )
-    done = Work(product_flops=2e12, special_functions=3.2e11, read_bytes=5e8, gathered_bytes=4e8, selected_scores=1e7)
+    done = SearchWork(
+        product_flops=2e12, special_functions=3.2e11, read_bytes=5e8, gathered_bytes=4e8, selected_scores=1e7
+    )
     assert gpu.parts(done, "bf16") == {"reading": 0.98, "products": 0.5, "special functions": 2.0}
     assert gpu.parts(done, "fp32")["products"] == 2.0
     assert gpu.seconds(done, "bf16") == 4.0

@@ -12,7 +12,16 @@ from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
 from rails_ray.cli.plan import PlanDeployment
 from rails_ray.cli.planning import measured
 from rails_ray.cli.planning.machines import GPUS, Cpu, machine
-from rails_ray.cli.planning.plans import MEMORY_FRACTION, UTILISATION, Corpus, Demand, Plan, around_s, batches, plan
+from rails_ray.cli.planning.plans import (
+    MEMORY_FRACTION,
+    UTILISATION,
+    Demand,
+    Plan,
+    PlannedCorpus,
+    around_s,
+    batches,
+    plan,
+)
 from rails_ray.cli.planning.searches import METHODS, Search
 from rails_ray.cli.planning.shapes import DTYPES, Names, Shape
 from support.planned import corpus
@@ -41,7 +50,7 @@ search_options = st.builds(
     num_per_embedding=st.integers(10, 100),
 )
 corpora = st.builds(
-    Corpus,
+    PlannedCorpus,
     st.integers(10, 10**9),
     shapes,
     search_options,
@@ -51,7 +60,7 @@ corpora = st.builds(
 demands = st.builds(Demand, qps=st.floats(0.1, 1e5), latency_ms=st.floats(8, 1000), availability=st.integers(1, 3))
 
 
-def planned(own: Corpus, demand: Demand) -> Plan | None:
+def planned(own: PlannedCorpus, demand: Demand) -> Plan | None:
     try:
         return plan(own, demand)
     except ValueError:
@@ -59,7 +68,7 @@ def planned(own: Corpus, demand: Demand) -> Plan | None:
 
 
 @given(corpora, demands)
-def test_a_plan_fits_and_keeps_the_latency_with_no_shard_too_many(own: Corpus, demand: Demand) -> None:
+def test_a_plan_fits_and_keeps_the_latency_with_no_shard_too_many(own: PlannedCorpus, demand: Demand) -> None:
     made = planned(own, demand)
     if made is None:
         return
@@ -78,14 +87,14 @@ def test_a_plan_fits_and_keeps_the_latency_with_no_shard_too_many(own: Corpus, d
 
 
 @given(corpora, demands, st.integers(0, 10**9))
-def test_more_items_never_need_fewer_shards(own: Corpus, demand: Demand, more: int) -> None:
+def test_more_items_never_need_fewer_shards(own: PlannedCorpus, demand: Demand, more: int) -> None:
     few, many = planned(own, demand), planned(replace(own, num_items=own.num_items + more), demand)
     if many is not None and few is not None:
         assert many.num_shards >= few.num_shards
 
 
 @given(corpora, demands, st.floats(1, 1000))
-def test_more_queries_never_need_fewer_replicas(own: Corpus, demand: Demand, times: float) -> None:
+def test_more_queries_never_need_fewer_replicas(own: PlannedCorpus, demand: Demand, times: float) -> None:
     few, many = planned(own, demand), planned(own, replace(demand, qps=demand.qps * times))
     assert (few is None) == (many is None), "shards do not depend on queries"
     if many is not None and few is not None:
@@ -95,7 +104,7 @@ def test_more_queries_never_need_fewer_replicas(own: Corpus, demand: Demand, tim
 
 
 @given(corpora, demands, st.floats(1, 100))
-def test_more_time_never_needs_more_shards(own: Corpus, demand: Demand, times: float) -> None:
+def test_more_time_never_needs_more_shards(own: PlannedCorpus, demand: Demand, times: float) -> None:
     hasty, patient = planned(own, demand), planned(own, replace(demand, latency_ms=demand.latency_ms * times))
     if hasty is not None:
         assert patient is not None
@@ -123,7 +132,7 @@ def test_a_plan_by_hand() -> None:
 def test_what_lies_around_a_search_is_what_http_measured_without_the_search() -> None:
     assert 5 < 1000 * around_s() < measured.SEARCHED_OVER_HTTP.figure.value
     emoji = measured.SEARCHED_OVER_HTTP
-    own = Corpus(2 * emoji.num_items, emoji.shape, emoji.search, Cpu(), Names())
+    own = PlannedCorpus(2 * emoji.num_items, emoji.shape, emoji.search, Cpu(), Names())
     searched_ms = 1000 * own.search_s(emoji.num_items)
     assert 1000 * around_s() + searched_ms == pytest.approx(emoji.figure.value)
 

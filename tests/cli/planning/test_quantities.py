@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray.cli.planning import quantities, searches
-from rails_ray.cli.planning.searches import Search, Work, index_bytes, work
+from rails_ray.cli.planning.searches import Search, SearchWork, index_bytes, work
 from rails_ray.cli.planning.shapes import Names, Shape
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.on_ray.indexing import SAMPLE_ITEMS
@@ -154,7 +154,7 @@ def test_an_exact_scan_does_what_loops_count(shape: Shape, num_items: int, batch
 
 def test_two_stages_by_hand() -> None:
     """P_Q x P_X x d = 2 x 3 x 5, H = 7: a pair takes 60 + 168 operations and 19 functions, and reads 60 + 24 bytes."""
-    per_embedding = Work(  # 100 items, 4 queries: 3 indexes of 2 vectors a query; 6 lists of 10
+    per_embedding = SearchWork(  # 100 items, 4 queries: 3 indexes of 2 vectors a query; 6 lists of 10
         product_flops=4 * 100 * 60 + 4 * 60 * 228,
         special_functions=4 * 60 * 19,
         read_bytes=100 * 60,
@@ -164,7 +164,7 @@ def test_two_stages_by_hand() -> None:
         num_searches=1,
     )
     assert work(TINY, Search(method="per_embedding", num_per_embedding=10, batch=4), 100) == per_embedding
-    average = Work(
+    average = SearchWork(
         product_flops=4 * 100 * 10 + 4 * 20 * 228,
         special_functions=4 * 20 * 19,
         read_bytes=100 * 20,
@@ -175,7 +175,7 @@ def test_two_stages_by_hand() -> None:
     )
     assert work(TINY, Search(method="average", num_candidates=20, batch=4), 100) == average
     combined = work(TINY, Search(method="combined", num_per_embedding=10, num_candidates=20, batch=4), 100)
-    assert combined + Work(num_searches=1) == per_embedding + average
+    assert combined + SearchWork(num_searches=1) == per_embedding + average
     everything = work(TINY, Search(method="average", num_candidates=1000, k=1), 100)
     assert everything.gathered_bytes == 100 * 84, "candidates are at most all items"
 

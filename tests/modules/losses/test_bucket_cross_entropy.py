@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 import oracles.losses
 from rails_ray.data.buckets import positives_of
 from rails_ray.data.queries import ItemLists
-from rails_ray.modules.losses.bucket_cross_entropy import Positives, bucket_cross_entropy, sampled_bucket_cross_entropy
+from rails_ray.modules.losses.bucket_cross_entropy import (
+    BucketPositives,
+    bucket_cross_entropy,
+    sampled_bucket_cross_entropy,
+)
 
 BUCKETS = [3, 0, 3, 1, 4, 2]  # of six items
 RELEVANT = [[0, 2, 1], [3], [5, 4, 3, 0, 1]]  # two items of one bucket; a single one; all buckets
@@ -50,7 +54,7 @@ def test_equals_that_of_torch_with_its_gradient() -> None:
 
 def test_huge_logits() -> None:
     logits = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], requires_grad=True)
-    losses = bucket_cross_entropy(logits, Positives(torch.tensor([0, 1]), torch.tensor([0, 0])))
+    losses = bucket_cross_entropy(logits, BucketPositives(torch.tensor([0, 1]), torch.tensor([0, 0])))
     losses.sum().backward()
     assert losses.tolist() == pytest.approx([0, 2e4])
     assert logits.grad.tolist() == [[0, 0], [-1, 1]]
@@ -59,7 +63,7 @@ def test_huge_logits() -> None:
 def sampled(logits: torch.Tensor, drawn: list[int]) -> torch.Tensor:
     """The estimate by these buckets, as `BucketStep` asks for it."""
     columns = torch.cat([torch.tensor(drawn, dtype=torch.int64), POSITIVES.bucket]).unique()
-    positives = Positives(POSITIVES.query, torch.searchsorted(columns, POSITIVES.bucket))
+    positives = BucketPositives(POSITIVES.query, torch.searchsorted(columns, POSITIVES.bucket))
     is_sampled = torch.isin(columns, torch.tensor(drawn))
     return sampled_bucket_cross_entropy(logits[:, columns], positives, is_sampled, logits.shape[1])
 
@@ -122,7 +126,7 @@ def test_the_gradient_of_a_sample() -> None:
 
 
 def test_no_query_has_no_loss() -> None:
-    none = Positives(*(torch.empty(0, dtype=torch.int64) for _ in range(2)))
+    none = BucketPositives(*(torch.empty(0, dtype=torch.int64) for _ in range(2)))
     assert bucket_cross_entropy(torch.empty(0, 5), none).shape == (0,)
     is_sampled = torch.ones(5, dtype=torch.bool)
     assert sampled_bucket_cross_entropy(torch.empty(0, 5), none, is_sampled, 5).shape == (0,)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import oracles.losses
 from rails_ray.modules.losses.glas import CoOccurrence, glas
-from rails_ray.modules.losses.negatives import Relevance
+from rails_ray.modules.losses.negatives import BatchRelevance
 
 NUM_ITEMS = 6
 RELEVANT = st.lists(st.lists(st.integers(0, NUM_ITEMS - 1), max_size=5), max_size=8)
@@ -15,7 +15,7 @@ RELEVANT = st.lists(st.lists(st.integers(0, NUM_ITEMS - 1), max_size=5), max_siz
 def co_occurrence(relevant: list[list[int]]) -> CoOccurrence:
     pairs = [(query, row) for query, rows in enumerate(relevant) for row in rows]
     columns = [[pair[part] for pair in pairs] for part in (0, 1)]
-    return CoOccurrence(Relevance(*(torch.tensor(column, dtype=torch.int64) for column in columns)), NUM_ITEMS)
+    return CoOccurrence(BatchRelevance(*(torch.tensor(column, dtype=torch.int64) for column in columns)), NUM_ITEMS)
 
 
 def unit_vectors(num_items: int, seed: int = 0) -> torch.Tensor:
@@ -45,7 +45,7 @@ def test_a_target_is_the_mean_of_the_shares_both_ways() -> None:
 
 
 def test_a_corpus_that_answers_nothing_is_spread_out() -> None:
-    found = CoOccurrence(Relevance(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)), 3)
+    found = CoOccurrence(BatchRelevance(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)), 3)
     assert torch.equal(found.targets(torch.arange(3)), torch.eye(3))
     assert glas(torch.eye(3), found.targets(torch.arange(3))).item() == 0
 

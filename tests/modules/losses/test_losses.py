@@ -11,7 +11,7 @@ from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.modules.losses.maximum_likelihood import BetaParameters, maximum_likelihood
 from rails_ray.modules.losses.mutual_information import mutual_information
-from rails_ray.modules.losses.negatives import Relevance, roles
+from rails_ray.modules.losses.negatives import BatchRelevance, roles
 from rails_ray.modules.losses.sampled_softmax import sampled_softmax, scaled_logit
 
 
@@ -138,7 +138,7 @@ def test_hidden_items_equal_the_definition(item_rows: list[int], data: st.DataOb
     positive = [data.draw(st.integers(0, len(item_rows) - 1)) for _ in range(num_queries)]
     relevant = [sorted({item_rows[own], *data.draw(st.lists(st.integers(0, 6), max_size=4))}) for own in positive]
     pairs = [(query, row) for query, rows in enumerate(relevant) for row in rows]
-    relevance = Relevance(torch.tensor([query for query, _ in pairs]), torch.tensor([row for _, row in pairs]))
+    relevance = BatchRelevance(torch.tensor([query for query, _ in pairs]), torch.tensor([row for _, row in pairs]))
     found = roles(torch.tensor(item_rows), torch.tensor(positive), relevance)
     assert found.is_hidden.tolist() == oracles.ranking.hidden_items(item_rows, positive, relevant)
     assert torch.equal(found.is_relevant, ~found.is_negative)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import oracles.losses
-from rails_ray.modules.losses.negatives import Relevance, Roles, are_copies, roles_among_copies
+from rails_ray.modules.losses.negatives import BatchRelevance, Roles, are_copies, roles_among_copies
 from rails_ray.modules.losses.pointwise import pointwise
 from rails_ray.modules.losses.sampled_softmax import sampled_softmax
 from rails_ray.modules.losses.streaming_log_sum_exp import Sums, merged, pointwise_loss, slopes, softmax_loss, sums_of
@@ -90,7 +90,7 @@ def test_roles_among_copies_equal_the_definition(data: st.DataObject) -> None:
     rows = torch.tensor(item_rows)
     is_copy = are_copies(rows)
     assert is_copy.tolist() == [row in item_rows[:column] for column, row in enumerate(item_rows)]
-    relevance = Relevance(*map(torch.tensor, zip(*pairs, strict=True)))
+    relevance = BatchRelevance(*map(torch.tensor, zip(*pairs, strict=True)))
     # In two parts, as they come by on a ring.
     cut = data.draw(st.integers(0, len(item_rows)))
     parts = [

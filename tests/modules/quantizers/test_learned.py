@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import oracles.vectors
 from rails_ray.families.vector_items.storing import Method as AnyMethod
-from rails_ray.modules.losses.negatives import Relevance, roles
+from rails_ray.modules.losses.negatives import BatchRelevance, roles
 from rails_ray.modules.losses.quantization import mean_product
 from rails_ray.modules.quantizers.distill_vq import DistillVqConfig
 from rails_ray.modules.quantizers.dpq import DpqConfig
@@ -46,7 +46,7 @@ def matched(method: Method, num_components: int = 1, seed: int = 0) -> tuple[Lea
     assigned = learned(items)
     quantized = Quantized(items, assigned, learned.soft(assigned), num_components)
     nothing = torch.zeros(0, dtype=torch.int64)
-    own = roles(torch.arange(5), torch.tensor([4, 0, 2]), Relevance(nothing, nothing))
+    own = roles(torch.arange(5), torch.tensor([4, 0, 2]), BatchRelevance(nothing, nothing))
     return learned, Matched(query, quantized, own, 0.1)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import oracles.scores
 from rails_ray.modules.similarities import Scorer
-from rails_ray.modules.similarities.bm25 import NO_TERM, Bm25, Postings, TermCounts, TermWeights, shares, sums_of
+from rails_ray.modules.similarities.bm25 import NO_TERM, Bm25, TermCounts, TermPostings, TermWeights, shares, sums_of
 from rails_ray.modules.similarities.states import take
 from support.of_terms import of_terms, random_terms, sums
 
@@ -91,7 +91,7 @@ def test_weights_of_half_precision() -> None:
 
 def test_postings_are_by_term_and_then_by_row() -> None:
     _, items = random_terms(1, 30)
-    postings = Postings.of(items)
+    postings = TermPostings.of(items)
     pairs = list(zip(postings.terms.tolist(), postings.item_rows.tolist(), strict=True))
     assert pairs == sorted(pairs)
     assert len(pairs) == int((items.terms != NO_TERM).sum())

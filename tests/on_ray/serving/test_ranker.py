@@ -14,10 +14,10 @@ from ray.serve.exceptions import BackPressureError
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import LateError, UnavailableError, UnsupportedError
 from rails_ray.on_ray.serving.ranker import LATE, Ranker, RankerCaller
-from rails_ray.reranking.rankers import Candidates
+from rails_ray.reranking.rankers import RankerCandidates
 from rails_ray.search.rounds import AskRanker, RankerCall
 
-CANDIDATES = Candidates(["a", "b"], ["red hat", "blue car"])
+CANDIDATES = RankerCandidates(["a", "b"], ["red hat", "blue car"])
 
 
 def replica(**fields: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
-from rails_ray.reranking.rankers import Candidate, Candidates, HeavyRanker, candidates_of
+from rails_ray.reranking.rankers import Candidate, HeavyRanker, RankerCandidates, candidates_of
 from rails_ray.reranking.rankers.calling import ranker_of, score_all, scores_of
 from rails_ray.reranking.rankers.molecules import MoleculeRanker
 from rails_ray.reranking.rankers.syntax_trees import SyntaxTreeRanker, tree_of
@@ -170,9 +170,9 @@ def test_a_class_is_made_with_its_folder(folder: str) -> None:
 
 def test_candidates_in_two_lists_are_a_sequence_of_candidates() -> None:
     listed = candidates_of([1, 2, 3], ["a", "b", "c"])
-    packed = Candidates.of(listed)
+    packed = RankerCandidates.of(listed)
     assert list(packed) == [packed[number] for number in range(3)] == listed
     assert list(packed[1:]) == listed[1:]
     assert len(packed) == 3
     assert list(pickle.loads(pickle.dumps(packed))) == listed
-    assert Candidates([], [])[:1].texts == []
+    assert RankerCandidates([], [])[:1].texts == []

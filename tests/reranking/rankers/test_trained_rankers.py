@@ -14,12 +14,18 @@ from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.rankers import Candidate, candidates_of
-from rails_ray.reranking.rankers.boosted import Features, TreesConfig, pairs
+from rails_ray.reranking.rankers.boosted import PairFeatures, TreesConfig, pairs
 from rails_ray.reranking.rankers.calling import ranker_of, scores_of
-from rails_ray.reranking.rankers.cross_encoder import CrossEncoder, CrossEncoderConfig, CrossEncoderRanker, Reader, save
+from rails_ray.reranking.rankers.cross_encoder import (
+    CrossEncoder,
+    CrossEncoderConfig,
+    CrossEncoderRanker,
+    PairReader,
+    save,
+)
 from rails_ray.reranking.rankers.transformers_ranker import TransformersRanker
 from rails_ray.schema.ranker import RankerConfig
-from rails_ray.training.rankers import PairSampler, train_boosted, train_cross_encoder
+from rails_ray.training.rankers import RankerPairSampler, train_boosted, train_cross_encoder
 from support.examples import write_text_data
 
 LENGTHS = {"query_length": 6, "item_length": 8}
@@ -60,7 +66,7 @@ def test_a_score_does_not_depend_on_its_neighbours(texts: DataSet, cross_encoder
 
 def test_a_cross_encoder_is_the_same_after_storage(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model, reader = CrossEncoder(SMALL).eval(), Reader.of(["red car", "blue hat"], SMALL)
+    model, reader = CrossEncoder(SMALL).eval(), PairReader.of(["red car", "blue hat"], SMALL)
     save(tmp_path / "r", model, reader)
     query, items = reader.queries(["red"]), reader.items(["red car", "blue hat", ""])
     with torch.no_grad():
@@ -73,9 +79,9 @@ def test_a_cross_encoder_is_the_same_after_storage(tmp_path: Path) -> None:
 
 def test_negatives_do_not_answer(texts: DataSet) -> None:
     queries = texts.queries["train"]
-    reader = Reader.of([*texts.item_inputs, *queries.inputs], SMALL)
+    reader = PairReader.of([*texts.item_inputs, *queries.inputs], SMALL)
     tokens = reader.items(list(texts.item_inputs))
-    sampler = PairSampler(reader.queries(list(queries.inputs)), tokens, queries.relevant, 32, 5, 0)
+    sampler = RankerPairSampler(reader.queries(list(queries.inputs)), tokens, queries.relevant, 32, 5, 0)
     of_tokens = {tuple(line.tolist()): row for row, line in enumerate(tokens)}
     of_queries = {tuple(line.tolist()): row for row, line in enumerate(sampler.queries)}
     for step in range(3):
@@ -97,7 +103,7 @@ def test_boosted_trees_learn_who_likes_what(tmp_path: Path) -> None:
     likes = users[:, :3] @ films[:, :3].T  # [60, 80]
     positives = np.argwhere(likes > 2)
     keys = np.array([f"user {row}" for row in range(60)]), np.array([str(row) for row in range(80)])
-    features = Features(keys[0], users, keys[1], films, 3)
+    features = PairFeatures(keys[0], users, keys[1], films, 3)
     train_boosted(features, positives, tmp_path, TreesConfig(num_rounds=60, num_leaves=15))
     ranker = ranker_of(RankerConfig(path=f"{PATHS}.boosted:BoostedRanker", folder=str(tmp_path)))
     items = [Candidate(row, {"text": "a film"}) for row in range(80)]
@@ -136,7 +142,7 @@ def test_negatives_of_trees_are_not_relevant(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(lightgbm, "Dataset", watched)
     numbers = np.arange(30, dtype=np.float32)[:, None]
     positives = np.array([[query, item] for query in range(30) for item in range(0, 30, 2)])
-    train_boosted(Features(numbers[:, 0], numbers, numbers[:, 0], numbers, 0), positives, tmp_path, TreesConfig())
+    train_boosted(PairFeatures(numbers[:, 0], numbers, numbers[:, 0], numbers, 0), positives, tmp_path, TreesConfig())
     [(read, is_relevant)] = seen
     assert (read[:, 1] % 2 == 1 - is_relevant).all()
     assert is_relevant.sum() == len(positives)

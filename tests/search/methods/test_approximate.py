@@ -13,7 +13,7 @@ from rails_ray.search.candidates import AVERAGE, FirstStage, component_name, lon
 from rails_ray.search.indexes.faiss_index import FaissIndex, build, fit
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.methods.approximate import Approximate, Lists
+from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, small_mixture
@@ -41,7 +41,11 @@ def query_of(items: ItemState, *rows: int) -> QueryState:
 def made(items: ItemState, index: FaissIndex, width: int, nprobe: int) -> Approximate:
     first_stage = FirstStage(items, {AVERAGE: index})
     return Approximate(
-        DotProduct(DotProductConfig()), items, Lists(num_by_average=width), first_stage, SearchParams(nprobe=nprobe)
+        DotProduct(DotProductConfig()),
+        items,
+        CandidateLists(num_by_average=width),
+        first_stage,
+        SearchParams(nprobe=nprobe),
     )
 
 
@@ -86,7 +90,7 @@ def test_vectors_of_any_length_are_found_at_a_threshold_that_they_reach(storage:
     assert first_stage.longest == pytest.approx(float(vectors.norm(dim=1).max()))
     scores = similarity.scores(state, items)
     threshold = scores[:, 5] - 1e-6 * first_stage.longest * query.norm(dim=1)  # two sums in float32 are that near
-    found = Approximate(similarity, items, Lists(num_by_average=5), first_stage).search(
+    found = Approximate(similarity, items, CandidateLists(num_by_average=5), first_stage).search(
         state, SearchSpec(NUM_ITEMS, threshold)
     )
     assert found.num_found().tolist() == (scores >= threshold[:, None]).sum(dim=1).tolist()
@@ -129,5 +133,5 @@ def test_a_bound_of_long_vectors_holds_in_double_precision(storage: Any) -> None
     else:
         candidates = searcher.first_stage.by_average(state, 25).item_rows
         assert (left_out.scatter(1, candidates, -torch.inf).amax(dim=1) <= found.bound.double()).all()
-    slack = Approximate(searcher.scorer, items, Lists(num_by_average=5), searcher.first_stage)._slack(state)
+    slack = Approximate(searcher.scorer, items, CandidateLists(num_by_average=5), searcher.first_stage)._slack(state)
     assert (slack > 1e-6 * query.norm(dim=1) * vectors.norm(dim=1).max()).all()
