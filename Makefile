@@ -23,12 +23,12 @@ lint: .venv/installed
 # Two processes for the tests without a cluster; those with one share a cluster in a third.
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (cluster or long)"
-	$(BIN)/pytest -m "cluster and not (faults or long)"
+	$(BIN)/pytest -m "cluster and not (faults or long)" --durations=25
 
 # All that `make test` leaves out: more examples of each property, and what waits, kills, or takes long.
 test-all: .venv/installed
 	RAILS_RAY_EXAMPLES=many $(BIN)/pytest -n 2 --dist worksteal -m "hypothesis and not (cluster or long)"
-	$(BIN)/pytest -m "faults or long"
+	$(BIN)/pytest -m "faults or long" --durations=40
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -158,9 +158,15 @@ class Serve(AllowsCode, Stored):
             with rendering.spinner(out, f"deploy version {version.name}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, in place of Ray's stack trace
+            check_stop = _on_signals()  # in place of Ray's stack trace at SIGTERM
+            tell = _telling(arguments.keys_file)
             self._tell(url)
-            liveness.stay(_telling(arguments.keys_file), fail, EXIT_FAILED)
+
+            def look() -> None:
+                check_stop()
+                tell()
+
+            liveness.stay(look, fail, EXIT_FAILED)
 
     def _run_lite(self) -> None:
         self._check_lite()
@@ -192,11 +198,12 @@ class Serve(AllowsCode, Stored):
         lite = SingleProcessServer(
             version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting
         )
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        check_stop = _on_signals()
         with listening(lite, host=host, port=self.port) as server:
             self._tell(f"http://{host}:{self.port}")
             tell = _telling(keys_file)
             while server.is_alive():
+                check_stop()
                 tell()
                 server.join(LOOK_S)
 
@@ -267,6 +274,28 @@ class Serve(AllowsCode, Stored):
         except ValidationError as error:
             name, _, told = sentence(dict(error.errors()[0])).partition(" ")
             raise ValueError(f"--ranker.{name.replace('_', '-')} {told}") from None
+
+
+def _on_signals() -> Callable[[], None]:
+    """Make SIGTERM do what Ctrl-C does.
+
+    Returns:
+        A function that raises KeyboardInterrupt once a signal has come. Python loses the exception of one that comes
+        while an object is finalized.
+    """
+    came = list[int]()
+
+    def note(number: int, frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return check
 
 
 def check_folder(ranker: RankerConfig) -> None:

@@ -27,7 +27,7 @@ from rails_ray.training.evaluation.calibrating import (
     report_on,
     shares_kept,
 )
-from rails_ray.training.evaluation.ranking import Ranking, ScoredQueries, rank_all
+from rails_ray.training.evaluation.ranking import AllScores, Ranking, rank_all
 from rails_ray.training.evaluation.report import LONGEST_LIST
 from rails_ray.training.evaluation.softmax import LogLikelihoods
 
@@ -93,7 +93,7 @@ def _calibrate(
     offers = served_family(found.config).offers
     offers.check_bounded_scores()
 
-    def ranked(split: str, watching: Sequence[Callable[[ScoredQueries], None]]) -> Ranking:
+    def ranked(split: str, watching: Sequence[Callable[[AllScores], None]]) -> Ranking:
         k = min(LONGEST_LIST, len(found.items))
         return rank_all(found.model, found.items, found.queries(split), k, watching=watching)
 

@@ -19,6 +19,9 @@ class Response(BaseModel):
         except AttributeError:
             raise KeyError(name) from None
 
+    def __eq__(self, other: object) -> bool:
+        return self.model_dump() == other if isinstance(other, dict) else super().__eq__(other)
+
     def __contains__(self, name: str) -> bool:
         return name in self.keys()
 

@@ -1,5 +1,7 @@
 """What `rails-ray serve` makes of its arguments: the config that it prints, the ranker, the cut-off."""
 
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,3 +193,24 @@ def test_a_cut_off_by_number_is_an_integer_as_the_server_wants_it() -> None:
     assert serving.named_cutoff(("mass", 0.5)) == {"mass": 0.5}
     with pytest.raises(ValueError, match=r"--cutoff top_k must be an integer, got 2\.5"):
         serving.cutoff_of(("top_k", 2.5))
+
+
+def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    lost = list[Any]()
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    try:
+        check_stop = serving._on_signals()
+        check_stop()
+        held: Finalized | None = Finalized()
+        held = None  # noqa: F841, as the last reference goes here
+        assert [told.exc_type for told in lost] == [KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            check_stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -125,7 +125,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(root: Path
     with pytest.raises(
         TrainingError, match=r"step \d+: embeddings of items must be finite .*: lower training.learning_rate"
     ):
-        on_ray.train(config, str(root), run="broken", num_workers=2, checkpoint_s=0.0)
+        on_ray.train(config, str(root), run="broken", num_workers=2, checkpoint_s=0.0, timeout_s=5)
     store = Storage(str(root))
     checkpoint = runs.read_checkpoint(store, "broken/quantizer")
     assert checkpoint is not None

@@ -209,6 +209,9 @@ def test_an_answer_is_read_by_attribute_and_by_item(answering: Callable[..., lis
     assert found.get("version") == "v"
     assert found.get("none", 1) == 1
     assert found.model_dump() == later
+    assert found == later
+    assert found["coverage"] == FOUND["coverage"]
+    assert found != FOUND
     with pytest.raises(KeyError):
         found["none"]
 

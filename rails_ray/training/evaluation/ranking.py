@@ -51,7 +51,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class ScoredQueries:
+class AllScores:
     """A batch of queries with the scores of all items, for who wants more of them than a `Ranking` keeps.
 
     first: number of the batch's first query.
@@ -73,7 +73,7 @@ def rank_all(
     queries: Queries,
     k: int,
     logit: ScoreLogit | None = None,
-    watching: Sequence[Callable[[ScoredQueries], None]] = (),
+    watching: Sequence[Callable[[AllScores], None]] = (),
 ) -> Ranking:
     """Score every item that an answer may hold, for every query, and keep the k best.
 
@@ -98,7 +98,7 @@ def _rankings(
     k: int,
     exclusions: Sequence[ItemLists | None],
     logit: ScoreLogit | None = None,
-    watching: Sequence[Callable[[ScoredQueries], None]] = (),
+    watching: Sequence[Callable[[AllScores], None]] = (),
 ) -> list[Ranking]:
     """A ranking for each of the exclusions, which add up: an item stays excluded in those that follow."""
     kept: list[dict[str, list[Tensor]]] = [{field.name: [] for field in fields(Ranking)} for _ in exclusions]
@@ -113,7 +113,7 @@ def _rankings(
             if excluded is not None:
                 scores.masked_fill_(_are_listed(excluded.take(some), scores), -torch.inf)
             number, row = (is_relevant & (scores > -torch.inf)).nonzero(as_tuple=True)
-            scored = ScoredQueries(first, scores, query.temperature, number, row)
+            scored = AllScores(first, scores, query.temperature, number, row)
             for name, tensor in _kept(scored, is_relevant, k, logit).items():
                 found[name].append(tensor)
             for watch in watching:
@@ -123,9 +123,7 @@ def _rankings(
     return [Ranking(num_relevant=queries.relevant.lengths, **own) for own in joined]
 
 
-def _kept(
-    batch: ScoredQueries, is_relevant: Bool[Tensor, "B X"], k: int, logit: ScoreLogit | None
-) -> dict[str, Tensor]:
+def _kept(batch: AllScores, is_relevant: Bool[Tensor, "B X"], k: int, logit: ScoreLogit | None) -> dict[str, Tensor]:
     """Compute the fields of a ranking for one batch."""
     scores, top = batch.scores, select(batch.scores, k)
     generator = torch.Generator().manual_seed(batch.first)

@@ -16,7 +16,7 @@ from torch import Tensor
 from rails_ray.cutoffs.calibration import Positives
 from rails_ray.cutoffs.temperatures import FACTORS, means
 from rails_ray.modules.losses import ScoreLogit
-from rails_ray.training.evaluation.ranking import ScoredQueries
+from rails_ray.training.evaluation.ranking import AllScores
 
 BLOCK_SCORES = 2**24  # of relevant pairs times items that are compared at a time: 64 MB
 
@@ -29,7 +29,7 @@ class LogLikelihoods:
         self._query: list[Tensor] = []
         self._found: list[Tensor] = []
 
-    def __call__(self, batch: ScoredQueries) -> None:
+    def __call__(self, batch: AllScores) -> None:
         logits = _logits(self.logit, batch)
         of_pairs = logits[batch.line, batch.row].double()
         found = [
@@ -56,7 +56,7 @@ class MassAbove:
         self._above: list[Tensor] = []
         self._log_normaliser: list[Tensor] = []
 
-    def __call__(self, batch: ScoredQueries) -> None:
+    def __call__(self, batch: AllScores) -> None:
         logits = _logits(self.logit, batch)
         probability = logits.softmax(dim=1).nan_to_num()  # [B, X]; nothing is above what cannot be found
         size = max(BLOCK_SCORES // max(logits.shape[1], 1), 1)
@@ -81,6 +81,6 @@ class MassAbove:
         return Positives(number, 1 - above, np.asarray(temperature[asked], dtype=np.float64))
 
 
-def _logits(logit: ScoreLogit, batch: ScoredQueries) -> Float[Tensor, "B X"]:
+def _logits(logit: ScoreLogit, batch: AllScores) -> Float[Tensor, "B X"]:
     """-inf where the query cannot find the item."""
     return logit(batch.scores, batch.temperature).masked_fill(batch.scores.isneginf(), -torch.inf)
