@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rails_ray.on_ray.serving.asking import Shards
-from rails_ray.on_ray.serving.direct import Address, Listener, Replicas
-from rails_ray.on_ray.serving.identity import Answer, of_identity
+from rails_ray.on_ray.serving.transport.codec import answered, question
+from rails_ray.on_ray.serving.transport.listener import Address, Listener
+from rails_ray.on_ray.serving.transport.replicas import Replicas
+from rails_ray.on_ray.serving.transport.shards import Shards
 
 OPEN: list[Any] = []  # what `run` closes
 
@@ -22,11 +23,11 @@ class Replica:
         self.num_asked = self.most_ongoing = self.num_cancelled = 0
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
-        self.listener = Listener(self, identity, ["search"], most_at_once, most_waiting)
+        self.methods = frozenset({"search"})
+        self.listener = Listener(self, most_at_once, most_waiting)
         OPEN.append(self.listener)
         self.ongoing = 0
 
-    @of_identity
     async def search(self, values: np.ndarray) -> np.ndarray:
         self.num_asked += 1
         self.ongoing += 1
@@ -50,13 +51,13 @@ class Handle:
         self.replicas, self.num_by_handle, self.num_looks = list(replicas), 0, 0
         self.failure: Exception | None = None
         self.is_silent = False  # one of the replicas, so that nobody is told of any
-        self.search = SimpleNamespace(remote=self._search)
+        self.call = SimpleNamespace(remote=self._call)
 
-    async def _search(self, identity: str, values: np.ndarray) -> Answer[Any]:
+    async def _call(self, method: str, message: bytes) -> bytes:
         self.num_by_handle += 1
         if self.failure is not None:
             raise self.failure
-        return await self.replicas[0].search(identity, values)
+        return await answered(self.replicas[0], method, message)
 
     def broadcast(self, method: str) -> Any:
         assert method == "address"
@@ -74,6 +75,7 @@ class Handle:
 
 
 VALUES = np.arange(3)
+MESSAGE = question("ours", [VALUES])
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -12,7 +12,7 @@ Axes: B queries, X items, C candidates, T terms of a query, M terms of an item, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -40,9 +40,6 @@ class TermCounts(AnyQuery):
 
     def __len__(self) -> int:
         return len(self.terms)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # to another process as arrays, in a tenth of the time of tensors
-        return _term_counts, tuple(tensor.numpy(force=True) for tensor in (self.terms, self.counts, self.temperature))
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,3 @@ def shares(query: TermCounts, items: TermWeights) -> Float[Tensor, "B X T"]:
         candidates.unsqueeze(2) == query.terms.masked_fill(query.terms == NO_TERM, NO_TERM - 1)[:, None, :, None]
     )
     return (is_shared * weights.double().unsqueeze(2)).sum(dim=3) * query.counts.double()[:, None]
-
-
-def _term_counts(terms: Any, counts: Any, temperature: Any) -> TermCounts:
-    return TermCounts(torch.tensor(terms), torch.tensor(counts), torch.tensor(temperature))

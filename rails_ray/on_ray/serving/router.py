@@ -19,11 +19,11 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.families.version import Version
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.serving.asking import Shards
-from rails_ray.on_ray.serving.direct import Replicas
 from rails_ray.on_ray.serving.instruments import RayMetrics
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
+from rails_ray.on_ray.serving.transport.replicas import Replicas
+from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.schema.requests import ExplainRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse
 from rails_ray.serving.batching import ASSUMED_K

@@ -12,27 +12,28 @@ from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.serving.direct import Address, Listener
-from rails_ray.on_ray.serving.identity import of_identity
 from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD, QUEUED_OF_SHARD
 from rails_ray.on_ray.serving.scaling import ONGOING
+from rails_ray.on_ray.serving.transport.codec import answered
+from rails_ray.on_ray.serving.transport.listener import Address, Listener
 from rails_ray.serving.heap import give_back_soon, trim
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse, ShardSearch
 from rails_ray.storage.filesystem import Storage
 
-METHODS = ("search", "log_sum_exp", "explain", "num_items")  # that routers ask for
 MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores
 
 
 @ray_serve.deployment(name="Shard")
 class Shard:
-    """Searches one shard of an index version. Callers name the version by its identity."""
+    """Searches one shard of an index version: the contract of `Replica`."""
+
+    methods = frozenset({"search", "log_sum_exp", "explain", "num_items"})
 
     def __init__(self, storage: str, version: str, shard: int) -> None:
         opened = Version.published(Storage(storage), version)
         self.identity = opened.manifest.contents_sha256
         self.shard = ShardSearch(opened, shard, reserved_device())
-        self.listener = Listener(self, self.identity, METHODS, ONGOING_OF_SHARD, QUEUED_OF_SHARD)
+        self.listener = Listener(self, ONGOING_OF_SHARD, QUEUED_OF_SHARD)
         trim()
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
@@ -44,11 +45,14 @@ class Shard:
         """Where routers may ask this replica directly."""
         return await self.listener.address()
 
+    async def call(self, method: str, message: bytes) -> bytes:
+        """The message that answers one which came by Serve's handle; raises what the method does."""
+        return await answered(self, method, message)
+
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Count what is asked directly, which Serve does not see."""
         return {ONGOING: float(self.listener.num_ongoing)}
 
-    @of_identity
     async def search(self, query: AnyQuery, asked: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
         answer = await asyncio.to_thread(self.shard.search, query, asked, exclude)
@@ -56,19 +60,16 @@ class Shard:
             give_back_soon()
         return answer
 
-    @of_identity
     async def log_sum_exp(
         self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
     ) -> NDArray[np.float64]:
         """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
         return await asyncio.to_thread(self.shard.log_sum_exp, query, exclude, factor)
 
-    @of_identity
     async def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
         """Explain the scores of one query with the requested items that the shard holds."""
         return await asyncio.to_thread(self.shard.explain, query, item_ids)
 
-    @of_identity
     async def num_items(self) -> int:
         """Number of items that this replica searches. An answer shows that it is up."""
         return len(self.shard)

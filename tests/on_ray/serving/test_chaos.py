@@ -15,8 +15,8 @@ from ray import serve as ray_serve
 from jobs.benches import chaos_clients
 from jobs.benches import chaos_faults as chaos
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.frames import packed
 from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
+from rails_ray.on_ray.serving.transport.codec import packed
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
 

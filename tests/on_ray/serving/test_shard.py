@@ -1,7 +1,6 @@
 """What a shard says of versions that lack what a search reads: in this process, and over HTTP."""
 
 import asyncio
-import pickle
 import re
 import threading
 from dataclasses import replace
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import torch
 
@@ -23,9 +21,9 @@ from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.similarities.states import take
 from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.asking import Shards
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.shard import Shard
+from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.schema.responses import SearchResponse
 from rails_ray.schema.search_params import SearchParams
@@ -98,13 +96,13 @@ class Handle:
         self.shard = shard
         self.failing = failing
 
-    def __getattr__(self, method: str) -> SimpleNamespace:
-        async def remote(*arguments: Any) -> Any:
-            if method == self.failing:
-                raise TimeoutError
-            return await getattr(self.shard, method)(*arguments)
+        self.call = SimpleNamespace(remote=self._call)
 
-        return SimpleNamespace(remote=remote)
+    async def _call(self, method: str, message: bytes) -> bytes:
+        if method == self.failing:
+            raise TimeoutError
+        found: bytes = await self.shard.call(method, message)
+        return found
 
 
 def router_of(folder: Path, failing: str | None) -> tuple[Engine, Shards]:
@@ -197,7 +195,7 @@ def test_what_many_items_took_is_given_back(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(shard_module, "give_back_soon", lambda: num_given_back.append(1))
     monkeypatch.setattr(shard_module, "MANY_ITEMS", 30)
     for k, expected in ((14, 0), (15, 1)):  # of two queries
-        asyncio.run(shard.search(shard.identity, QUERY, ShardRequest("brute_force", SearchParams(), k), [[], []]))
+        asyncio.run(shard.search(QUERY, ShardRequest("brute_force", SearchParams(), k), [[], []]))
         assert len(num_given_back) == expected
 
 
@@ -214,26 +212,14 @@ def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, mon
         monkeypatch.setattr(shard.shard.searcher, name, noted(name))
     one = take(QUERY, slice(1))
     for ask in (
-        shard.search(shard.identity, QUERY, ShardRequest("brute_force", SearchParams(), 5), [[], []]),
-        shard.log_sum_exp(shard.identity, QUERY, [[], []]),
-        shard.explain(shard.identity, one, ["i3", "elsewhere", "i0"]),
+        shard.search(QUERY, ShardRequest("brute_force", SearchParams(), 5), [[], []]),
+        shard.log_sum_exp(QUERY, [[], []]),
+        shard.explain(one, ["i3", "elsewhere", "i0"]),
     ):
         answer = asyncio.run(ask)
-        assert answer.identity == shard.identity
-    assert answer.value.items == ["i3", "i0"]
+    assert answer.items == ["i3", "i0"]
     assert len(threads) == 3
     assert threading.get_ident() not in threads
-
-
-def test_an_answer_travels_as_arrays(tmp_path: Path) -> None:
-    shard = shard_without(tmp_path, "none")
-    wanted = ShardRequest("brute_force", SearchParams(), 5, np.zeros(2, dtype=np.float32), 1)
-    sent = pickle.dumps(shard.shard.search(QUERY, wanted, [["i0", "elsewhere"], []]))
-    assert b"torch._utils" not in sent
-    there = pickle.loads(sent)
-    assert there.num_searched.tolist() == [29, 30]
-    for ids, rows, num in zip(there.item_ids, there.found.item_rows.tolist(), there.found.num_found(), strict=True):
-        assert ids == [f"i{row}" for row in rows[:num]]
 
 
 def test_serve_waits_for_what_a_shard_was_asked_directly(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError
 
 from rails_ray.errors import BusyError, UnavailableError
-from rails_ray.on_ray.serving import asking
-from rails_ray.on_ray.serving.asking import PAUSES_S, Shards
-from rails_ray.on_ray.serving.identity import Answer, of_identity
 from rails_ray.on_ray.serving.router import Router
+from rails_ray.on_ray.serving.transport import shards as asking
+from rails_ray.on_ray.serving.transport.codec import Reply, answered, packed, question, reply, unpacked
+from rails_ray.on_ray.serving.transport.shards import PAUSES_S, Shards
 from rails_ray.search.rounds import AskShards, Rounds
 
 
@@ -22,19 +22,20 @@ class Handle:
 
     def __init__(self, *answers: Any) -> None:
         self.left, self.asked = list(answers), list[Any]()
-        self.search = SimpleNamespace(remote=self._search)
+        self.call = SimpleNamespace(remote=self._call)
 
-    async def _search(self, *arguments: Any) -> Any:
-        self.asked.append(arguments)
+    async def _call(self, method: str, message: bytes) -> bytes:
+        identity, arguments = unpacked(message)
+        self.asked.append((method, identity, *arguments))
         answer = self.left.pop(0)
         if isinstance(answer, Exception):
             raise answer
         if answer is None:
             await asyncio.Event().wait()
-        return answer
+        return packed(answer)
 
 
-OURS, OTHERS = Answer("ours", "found"), Answer("others", None)
+OURS, OTHERS = Reply("ours", "found"), Reply("others", None)
 
 
 def ask(*handles: Handle, timeout_s: float = 5) -> list[Any]:
@@ -45,7 +46,7 @@ def ask(*handles: Handle, timeout_s: float = 5) -> list[Any]:
 def test_another_replica_is_asked_where_one_dies_or_is_of_another_version(lost: Any) -> None:
     handle = Handle(lost, lost, OURS)
     assert ask(handle) == ["found"]
-    assert handle.asked == [("ours", "query", 3)] * 3
+    assert handle.asked == [("search", "ours", "query", 3)] * 3
 
 
 def test_where_no_replica_is_of_the_version_the_shard_is_missing() -> None:
@@ -58,7 +59,7 @@ def test_where_no_replica_is_of_the_version_the_shard_is_missing() -> None:
 
 
 def test_an_answer_of_another_version_is_none_even_if_it_holds_something() -> None:
-    assert ask(Handle(Answer("others", "found elsewhere"), OURS)) == ["found"]
+    assert ask(Handle(Reply("others", "found elsewhere"), OURS)) == ["found"]
 
 
 def test_replicas_that_keep_dying_are_told_as_they_died() -> None:
@@ -80,7 +81,7 @@ def test_a_call_by_handle_that_is_silent_is_made_once_more(monkeypatch: pytest.M
     monkeypatch.setattr(asking, "SILENT_S", 0.05)
     silent = Handle(None, OURS)
     assert ask(silent) == ["found"]
-    assert silent.asked == [("ours", "query", 3)] * 2
+    assert silent.asked == [("search", "ours", "query", 3)] * 2
     full = BackPressureError(num_queued_requests=9, max_queued_requests=8)
     (late,) = ask(Handle(None, full), timeout_s=0.2)
     assert isinstance(late, TimeoutError), "the first may still answer"
@@ -91,17 +92,19 @@ def test_a_call_by_handle_that_is_silent_is_made_once_more(monkeypatch: pytest.M
 def test_a_replica_does_nothing_for_another_version_and_says_which_one_it_has() -> None:
     class Replica:
         identity = "ours"
+        methods = frozenset({"search"})
         num_asked = 0
 
-        @of_identity
         async def search(self, query: str) -> str:
             self.num_asked += 1
             return query.upper()
 
     replica = Replica()
-    assert asyncio.run(replica.search("ours", "red")) == Answer("ours", "RED")
-    assert asyncio.run(replica.search("others", "red")) == Answer("ours", None)
+    assert reply(asyncio.run(answered(replica, "search", question("ours", ["red"])))) == Reply("ours", "RED")
+    assert reply(asyncio.run(answered(replica, "search", question("others", ["red"])))) == Reply("ours", None)
     assert replica.num_asked == 1
+    with pytest.raises(ValueError, match="method must be one of search, got 'listener'"):
+        asyncio.run(answered(replica, "listener", question("ours", [])))
 
 
 def test_a_step_may_have_less_time_than_a_shard() -> None:
@@ -128,9 +131,9 @@ def test_rounds_are_carried_out_one_after_the_other_in_threads() -> None:
         second = yield AskShards("search", ("two", 2))
         return first, second
 
-    left, right = Handle(OURS, OURS), Handle(OURS, Answer("ours", "other"))
+    left, right = Handle(OURS, OURS), Handle(OURS, Reply("ours", "other"))
     assert carried_out(twice(), left, right) == (["found", "found"], ["found", "other"])
-    assert left.asked == right.asked == [("ours", "one"), ("ours", "two", 2)]
+    assert left.asked == right.asked == [("search", "ours", "one"), ("search", "ours", "two", 2)]
     assert threading.get_ident() not in threads
 
     def nothing() -> Rounds[str]:

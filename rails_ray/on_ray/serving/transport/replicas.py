@@ -1,4 +1,4 @@
-"""Routers call shards over their own HTTP: a call through a Serve handle takes several times as long as a small search.
+"""The replicas of a shard, called over HTTP of their own.
 
 Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
@@ -7,32 +7,27 @@ budget of one call in twenty limits this. It does not limit second calls beside 
 many times as long, as it stands still; if the router knows of no second one, it looks again, or asks by handle.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
-    router  --POST URL/search, key, ms left, frame-->  one replica: frame
+    router  --POST URL/search, key, ms left, message-->  one replica: message
 """
 
 import asyncio
-import hmac
 import logging
 import random
-import secrets
 import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
 from typing import Any
 
 import aiohttp
-import ray
-from aiohttp import web
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from rails_ray.errors import RailsRayError
-from rails_ray.on_ray.serving.frames import packed, unpacked
-from rails_ray.on_ray.serving.identity import Answer
+from rails_ray.on_ray.serving.transport.codec import Reply, reply
+from rails_ray.on_ray.serving.transport.listener import IDLE_S, KEY, WITHIN_MS, Address
 
 LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
 SETTLED_S = 10.0  # without a change; until then more replicas may be starting, and looks go on
@@ -43,105 +38,8 @@ QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50
 SECOND_CALLS, MOST_SAVED = 0.05, 10.0  # second calls for each call; most that are in reserve
 STUCK, LEAST_STUCK_S, UNKNOWN_STUCK_S = 5.0, 0.5, 2.0  # times the quantile; if it is short; if it is not known yet
 LOOK_FOR_BUDGET_S = 0.05
-IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
-END_S = 10.0  # for calls under way when a replica ends, half of what Serve gives it
-KEY, WITHIN_MS = "x-rails-ray-key", "x-rails-ray-within-ms"
 MOST_LATE = 3  # calls in a row that another replica answered first; then a replica is asked last, until the next look
-REFUSED = (RailsRayError, ValueError, KeyError, TypeError)  # what a search, or a body that is no frame, raises
 FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # what a call, or its answer, raises
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a replica listens.
-
-    url: with the port, which it chose.
-    key: what its callers must show; its own.
-    identity: `Manifest.contents_sha256` of the version that it serves.
-    """
-
-    url: str
-    key: str = field(repr=False)
-    identity: str
-
-
-class Listener:
-    """Answers calls of some methods of a replica, each an `async` method that takes an identity and arguments.
-
-    Args:
-        most_at_once: calls that are carried out at once.
-        most_waiting: calls that may wait for a place; more get 429. A call that gets no place in its time
-            gets 504.
-    """
-
-    def __init__(
-        self, replica: Any, identity: str, methods: Sequence[str], most_at_once: int, most_waiting: int
-    ) -> None:
-        self._replica, self._identity = replica, identity
-        self._methods = frozenset(methods)
-        self._key = secrets.token_hex(32)
-        self._places = asyncio.Semaphore(most_at_once)
-        self._most_ongoing = most_at_once + most_waiting
-        self._runner: web.ServerRunner | None = None
-        self._starting: asyncio.Task[str] | None = None
-        self.num_ongoing = 0
-
-    async def address(self) -> Address:
-        """Where it listens; from the first call on."""
-        if self._starting is None or (self._starting.done() and self._starting.exception()):
-            self._starting = asyncio.create_task(self._start())
-        return Address(await asyncio.shield(self._starting), self._key, self._identity)
-
-    async def _start(self) -> str:
-        server = web.Server(self._answer, handler_cancellation=True, keepalive_timeout=60 * IDLE_S)
-        self._runner = web.ServerRunner(server, shutdown_timeout=END_S)
-        await self._runner.setup()
-        host = ray.util.get_node_ip_address()
-        await web.TCPSite(self._runner, host, 0).start()
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._runner.addresses[0][1]}"
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether it listens, or is about to."""
-        return self._runner is not None
-
-    async def close(self) -> None:
-        """Listen no more, and answer the calls under way; those that take longer than END_S are given up."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
-
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        method = request.path[1:]
-        if not hmac.compare_digest(request.headers.get(KEY, "").encode(errors="surrogateescape"), self._key.encode()):
-            return web.Response(status=401)
-        if method not in self._methods:
-            return web.Response(status=404)
-        if self.num_ongoing >= self._most_ongoing:
-            return web.Response(status=429)
-        self.num_ongoing += 1
-        try:
-            identity, arguments = unpacked(await request.content.read())
-            if not await self._has_place(request.headers.get(WITHIN_MS)):
-                return web.Response(status=504)
-            try:
-                answer = await getattr(self._replica, method)(identity, *arguments)
-            finally:
-                self._places.release()
-            return web.Response(body=packed([answer.identity, answer.value]))
-        except REFUSED:  # the router asks by handle, which tells why; aiohttp logs any other failure, with status 500
-            return web.Response(status=500)
-        finally:
-            self.num_ongoing -= 1
-
-    async def _has_place(self, within_ms: str | None) -> bool:
-        """Take a place; False if there is none in that time."""
-        try:
-            async with asyncio.timeout(None if within_ms is None else float(within_ms) / 1000):
-                await self._places.acquire()
-        except TimeoutError:
-            return False
-        return True
 
 
 @dataclass(eq=False)
@@ -160,7 +58,7 @@ class _Replica:
 @dataclass(frozen=True)
 class _Question:
     """
-    body: the frame of its arguments.
+    body: the message.
     ends_at: when the caller stops waiting, by `time.monotonic`.
     """
 
@@ -251,21 +149,19 @@ class Replicas:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, method: str, arguments: Sequence[Any], within_s: float) -> Answer[Any] | None:
+    async def ask(self, method: str, message: bytes, within_s: float) -> Reply | None:
         """Ask the replica with the fewest calls under way; if it is slow, ask the next one too, and take the first
         answer. None if the shard must be asked by handle.
 
         Args:
+            message: a question.
             within_s: how long the caller waits.
         """
         if time.monotonic() - self._changed_at < SETTLED_S or not self._known:
             self.look_soon()
         if not self._known:
             return None
-        try:
-            question = _Question(method, packed([self._identity, arguments]), time.monotonic() + within_s)
-        except (TypeError, OverflowError):  # such as an integer beyond 64 bits, which no replica can help
-            return None
+        question = _Question(method, message, time.monotonic() + within_s)
         first, *others = sorted(
             self._known, key=lambda own: (own.num_late >= MOST_LATE, own.num_under_way, random.random())
         )
@@ -314,14 +210,14 @@ class Replicas:
         self._known = [known for known in self._known if known is not replica]
         self.look_soon()
 
-    def _calling(self, replica: _Replica, question: _Question) -> asyncio.Task[Answer[Any] | None]:
+    def _calling(self, replica: _Replica, question: _Question) -> asyncio.Task[Reply | None]:
         """A call that counts as under way from now on."""
         replica.num_under_way += 1
         call = asyncio.create_task(self._call(replica, question))
         call.add_done_callback(partial(_no_longer_under_way, replica))
         return call
 
-    async def _call(self, replica: _Replica, question: _Question) -> Answer[Any] | None:
+    async def _call(self, replica: _Replica, question: _Question) -> Reply | None:
         """The answer of one replica; None if it cannot be asked."""
         began = time.monotonic()
         try:
@@ -334,7 +230,7 @@ class Replicas:
             self._lose(replica)
             return None
 
-    async def _post(self, address: Address, question: _Question) -> Answer[Any] | None:
+    async def _post(self, address: Address, question: _Question) -> Reply | None:
         """Raises one of FAILED, also if whoever listens there is not the replica."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
@@ -347,14 +243,14 @@ class Replicas:
                 return None
             if response.status != 200:
                 raise ConnectionError
-            return Answer(*unpacked(await response.read()))
+            return reply(await response.read())
 
 
 def _no_longer_under_way(replica: _Replica, _: asyncio.Task[Any]) -> None:
     replica.num_under_way -= 1
 
 
-async def _first_answer(calls: Sequence[asyncio.Task[Answer[Any] | None]]) -> Answer[Any] | None:
+async def _first_answer(calls: Sequence[asyncio.Task[Reply | None]]) -> Reply | None:
     """The answer that comes first; None if no call has one."""
     for call in asyncio.as_completed(calls):
         answer = await call

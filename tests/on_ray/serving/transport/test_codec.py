@@ -10,7 +10,7 @@ import torch
 
 from rails_ray.modules.similarities.bm25 import TermCounts
 from rails_ray.modules.similarities.states import AnyQuery, Tables
-from rails_ray.on_ray.serving.frames import RECORD, packed, unpacked
+from rails_ray.on_ray.serving.transport.codec import RECORD, packed, unpacked
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
@@ -35,6 +35,7 @@ VALUES = [
     ),
     ShardResponse(FOUND, [["a"], [2**62]], None, np.array([5]), [["ü"], []], [np.zeros((1, 2), np.float32)]),
     ShardExplanation(["a", 3], ["title", ""], [0.1], [[[1.0]]], [[[0.25]]]),
+    [2**64, -(2**70), 10**40],
     [1, "a", None, {"k": [True, 2.5]}, np.arange(6).reshape(2, 3), np.zeros((0, 4), np.float64)],
 ]
 
@@ -82,5 +83,5 @@ def test_other_kinds_are_neither_written_nor_read() -> None:
         packed([object()])
     with pytest.raises(KeyError, match="Popen"):
         unpacked(msgpack.packb(msgpack.ExtType(RECORD, msgpack.packb(["Popen", {"args": "true"}]))))
-    with pytest.raises(ValueError, match="an extension type must be 1, 2 or 3, got 9"):
+    with pytest.raises(ValueError, match="an extension type must be 1, 2, 3 or 4, got 9"):
         unpacked(msgpack.packb(msgpack.ExtType(9, b"")))

@@ -1,8 +1,13 @@
-"""Values between routers and shards as bytes: msgpack, and tensors and arrays as they lie in memory. Reading them runs
-no code of the sender, as pickle would."""
+"""Messages between routers and shards: msgpack, and tensors and arrays as they lie in memory. Reading them runs no code
+of the sender, as pickle would.
 
+A question names the version that it is for, and an answer the version that gave it: while one version replaces another,
+routers and shards of both are up.
+"""
+
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 import numpy as np
@@ -13,7 +18,53 @@ from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
 
-ARRAY, TENSOR, RECORD = 1, 2, 3  # msgpack's extension types
+ARRAY, TENSOR, RECORD, INTEGER = 1, 2, 3, 4  # msgpack's extension types; the last for more than 64 bits
+
+
+class Reply(NamedTuple):
+    """A replica's answer.
+
+    identity: `Manifest.contents_sha256` of the version that it serves.
+    value: None if the question was for another version.
+    """
+
+    identity: str
+    value: Any
+
+
+class Replica(Protocol):
+    """A replica that answers messages.
+
+    identity: `Manifest.contents_sha256` of the version that it serves.
+    methods: what may be asked of it, each an `async` method.
+    """
+
+    identity: str
+    methods: frozenset[str]
+
+
+def question(identity: str, arguments: Sequence[Any]) -> bytes:
+    """A message to a replica of a version; raises what `packed` does."""
+    return packed([identity, list(arguments)])
+
+
+def reply(message: bytes) -> Reply:
+    """The answer in a message; raises what `unpacked` does."""
+    return Reply(*unpacked(message))
+
+
+async def answered(replica: Replica, method: str, message: bytes) -> bytes:
+    """The message that answers a question. The method runs only if the question is for the replica's version.
+
+    Raises:
+        KeyError, TypeError, ValueError: if the message is none, or there is no such method.
+        Exception: what the method raises.
+    """
+    identity, arguments = unpacked(message)
+    if method not in replica.methods:
+        raise ValueError(f"method must be one of {', '.join(sorted(replica.methods))}, got {method!r}")
+    value = await getattr(replica, method)(*arguments) if identity == replica.identity else None
+    return packed([replica.identity, value])
 
 
 def packed(value: Any) -> bytes:
@@ -50,6 +101,8 @@ def _extended(value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(TENSOR, _of_array(value.numpy(force=True)))
     if isinstance(value, np.ndarray):
         return msgpack.ExtType(ARRAY, _of_array(value))
+    if isinstance(value, int):
+        return msgpack.ExtType(INTEGER, b"%d" % value)
     name = type(value).__name__
     if _records().get(name) is not type(value):
         raise TypeError(f"a value between router and shard must be of a kind that travels, got {name}")
@@ -66,8 +119,10 @@ def _from_extended(code: int, body: bytes) -> Any:
     if code == RECORD:
         name, held = unpacked(body)
         return _records()[name](**held)
+    if code == INTEGER:
+        return int(body)
     if code not in (ARRAY, TENSOR):
-        raise ValueError(f"an extension type must be {ARRAY}, {TENSOR} or {RECORD}, got {code}")
+        raise ValueError(f"an extension type must be {ARRAY}, {TENSOR}, {RECORD} or {INTEGER}, got {code}")
     dtype, shape, held = msgpack.unpackb(body)
     array = np.frombuffer(bytearray(held), np.dtype(dtype)).reshape(shape)  # a copy, as tensors must be writable
     return torch.from_numpy(array) if code == TENSOR else array

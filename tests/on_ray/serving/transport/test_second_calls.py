@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
-from rails_ray.on_ray.serving import direct
-from rails_ray.on_ray.serving.direct import Patience, Replicas
-from support.direct_calls import VALUES, Handle, Replica, asked, direct_to, run, until
+from rails_ray.on_ray.serving.transport import replicas as direct
+from rails_ray.on_ray.serving.transport.replicas import Patience, Replicas
+from support.direct_calls import MESSAGE, Handle, Replica, asked, direct_to, run, until
 
 
 class Hasty(Patience):
@@ -41,7 +41,7 @@ def test_a_call_that_takes_longer_than_others_is_asked_of_another_replica_too() 
         await replicas.look()
         slow.may_go_on.clear()
         for _ in range(40):
-            answer = await replicas.ask("search", [VALUES], 5)
+            answer = await replicas.ask("search", MESSAGE, 5)
             assert answer is not None
             assert answer.value.tolist() == [0, 2, 4]
         late = {own.num_late for own in replicas._known}
@@ -60,7 +60,7 @@ def test_calls_under_way_together_share_what_may_be_asked_twice() -> None:
         await replicas.look()
         for own in (one, other):
             own.may_go_on.clear()
-        calls = [asyncio.create_task(replicas.ask("search", [VALUES], 5)) for _ in range(30)]
+        calls = [asyncio.create_task(replicas.ask("search", MESSAGE, 5)) for _ in range(30)]
         await until(lambda: one.ongoing + other.ongoing == 33)
         await asyncio.sleep(0.2)
         assert (one.ongoing + other.ongoing, hasty.num_left) == (33, 0)
@@ -89,7 +89,7 @@ def test_a_replica_that_stands_still_costs_no_answer_though_nothing_is_left(
         still.may_go_on.clear()
         began, took = time.monotonic(), []
         for _ in range(20):
-            answer = await replicas.ask("search", [VALUES], 5)
+            answer = await replicas.ask("search", MESSAGE, 5)
             assert answer is not None
             took.append(time.monotonic() - began)
             began = time.monotonic()
@@ -161,7 +161,7 @@ def test_a_shard_that_is_slow_everywhere_is_not_asked_twice_as_often(monkeypatch
         await replicas.look()
         for own in (one, other):
             own.may_go_on = Slow(0.1)
-        answers = await asyncio.gather(*(replicas.ask("search", [VALUES], 5) for _ in range(16)))  # .4 s for the last
+        answers = await asyncio.gather(*(replicas.ask("search", MESSAGE, 5) for _ in range(16)))  # .4 s for the last
         assert all(answers)
         assert one.num_asked + other.num_asked == 16
 
@@ -188,7 +188,7 @@ def test_what_comes_in_meanwhile_is_spent() -> None:
         await replicas.look()
         slow.may_go_on.clear()
         quick.may_go_on.clear()
-        call = asyncio.create_task(replicas.ask("search", [VALUES], 5))
+        call = asyncio.create_task(replicas.ask("search", MESSAGE, 5))
         await asyncio.sleep(0.2)
         assert slow.ongoing + quick.ongoing == 1
         hasty.num_left = 1

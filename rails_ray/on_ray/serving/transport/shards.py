@@ -14,10 +14,10 @@ from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
 
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.on_ray.failures import own_cause
-from rails_ray.on_ray.serving.direct import Replicas
-from rails_ray.on_ray.serving.identity import Answer
 from rails_ray.on_ray.serving.ranker import RankerCaller
-from rails_ray.on_ray.serving.short_work import ShortWork
+from rails_ray.on_ray.serving.transport.codec import question, reply
+from rails_ray.on_ray.serving.transport.replicas import Replicas
+from rails_ray.on_ray.serving.transport.short_work import ShortWork
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.deadlines import is_late, left_s
 
@@ -56,10 +56,8 @@ class Shards:
             within_s: a limit beside `timeout_s`.
         """
         limit_s = self.timeout_s if within_s is None else min(self.timeout_s, within_s)
-        asked = [
-            self._ask(number, method, getattr(handle, method).remote, arguments, limit_s)
-            for number, handle in enumerate(self.handles)
-        ]
+        message = question(self.identity, arguments)
+        asked = [self._ask(number, method, message, limit_s) for number in range(len(self.handles))]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     async def carry_out(self, rounds: Rounds[Value], sizes: tuple[int, int] | None = None) -> Value:
@@ -89,14 +87,7 @@ class Shards:
                 for answer in await self.ask(step.method, *step.arguments, within_s=step.within_s)
             ]
 
-    async def _ask(
-        self,
-        number: int,
-        method: str,
-        by_handle: Callable[..., Awaitable[Answer[Any]]],
-        arguments: tuple[Any, ...],
-        limit_s: float,
-    ) -> Any:
+    async def _ask(self, number: int, method: str, message: bytes, limit_s: float) -> Any:
         """The answer of a replica. If one dies or serves another version, ask another: searching changes nothing, so
         asking again is safe.
 
@@ -111,7 +102,7 @@ class Shards:
         async with asyncio.timeout(limit_s):
             if self.direct and not is_late():
                 # The client's deadline ends the wait here by itself; the replica must be told.
-                answered = await self.direct[number].ask(method, arguments, min(limit_s, left_s()))
+                answered = await self.direct[number].ask(method, message, min(limit_s, left_s()))
                 if answered is not None and answered.identity == self.identity:
                     return answered.value
             if is_late():
@@ -119,7 +110,7 @@ class Shards:
             for pause_s in PAUSES_S:
                 await asyncio.sleep(pause_s)
                 try:
-                    answer = await _answer_by_handle(partial(by_handle, self.identity, *arguments))
+                    answer = reply(await _answer_by_handle(partial(self.handles[number].call.remote, method, message)))
                 except REPLICA_LOST as error:
                     lost = error
                     continue

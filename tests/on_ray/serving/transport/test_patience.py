@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rails_ray.on_ray.serving import direct
-from rails_ray.on_ray.serving.direct import Patience
+from rails_ray.on_ray.serving.transport import replicas as direct
+from rails_ray.on_ray.serving.transport.replicas import Patience
 
 
 def test_what_is_slow_is_told_by_the_last_calls() -> None:

@@ -10,12 +10,12 @@ from ray.serve.exceptions import BackPressureError
 from starlette.exceptions import HTTPException
 
 from rails_ray.errors import BusyError
-from rails_ray.on_ray.serving import direct
-from rails_ray.on_ray.serving.asking import Shards
-from rails_ray.on_ray.serving.direct import KEY, Address
-from rails_ray.on_ray.serving.frames import packed
+from rails_ray.on_ray.serving.transport import replicas as direct
+from rails_ray.on_ray.serving.transport.codec import packed
+from rails_ray.on_ray.serving.transport.listener import KEY, Address
+from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.serving.http.deadlines import in_time
-from support.direct_calls import VALUES, Handle, Replica, asked, direct_to, run, until
+from support.direct_calls import MESSAGE, Handle, Replica, asked, direct_to, run, until
 
 
 def test_the_first_call_goes_by_handle_and_later_ones_directly() -> None:
@@ -62,7 +62,7 @@ def test_a_replica_of_another_version_is_not_asked() -> None:
         replicas = direct_to(Handle(others, RuntimeError("died"), ours))
         await replicas.look()
         for _ in range(4):
-            answer = await replicas.ask("search", [VALUES], 5)
+            answer = await replicas.ask("search", MESSAGE, 5)
             assert answer is not None
         assert (others.num_asked, ours.num_asked) == (0, 4)
 
@@ -76,7 +76,7 @@ def test_calls_go_to_the_replica_with_the_fewest_and_no_more_than_its_places_are
         await replicas.look()
         for own in (one, other):
             own.may_go_on.clear()
-        calls = [asyncio.create_task(replicas.ask("search", [VALUES], 5)) for _ in range(10)]
+        calls = [asyncio.create_task(replicas.ask("search", MESSAGE, 5)) for _ in range(10)]
         await until(
             lambda: one.listener.num_ongoing == other.listener.num_ongoing == 5 and one.ongoing == other.ongoing == 3
         )
@@ -181,7 +181,7 @@ def test_a_call_that_nobody_waits_for_any_more_is_given_up() -> None:
         replicas = direct_to(Handle(replica))
         await replicas.look()
         replica.may_go_on.clear()
-        calls = [asyncio.create_task(replicas.ask("search", [VALUES], 5)) for _ in range(2)]
+        calls = [asyncio.create_task(replicas.ask("search", MESSAGE, 5)) for _ in range(2)]
         await until(lambda: replica.listener.num_ongoing == 2 and replica.ongoing == 1)
         for call in calls:
             call.cancel()
@@ -197,9 +197,9 @@ def test_a_call_that_gets_no_place_in_its_time_is_dropped_though_the_caller_stil
         replicas = direct_to(Handle(replica))
         await replicas.look()
         replica.may_go_on.clear()
-        first = asyncio.create_task(replicas.ask("search", [VALUES], 5))
+        first = asyncio.create_task(replicas.ask("search", MESSAGE, 5))
         await until(lambda: replica.ongoing == 1)
-        assert await replicas.ask("search", [VALUES], 0.05) is None
+        assert await replicas.ask("search", MESSAGE, 0.05) is None
         assert (replica.listener.num_ongoing, replica.num_asked) == (1, 1)
         replica.may_go_on.set()
         answer = await first
@@ -217,7 +217,7 @@ def test_a_replica_is_told_how_long_the_client_waits() -> None:
         replicas = direct_to(handle)
         await replicas.look()
         replica.may_go_on.clear()
-        first = asyncio.create_task(replicas.ask("search", [VALUES], 5))
+        first = asyncio.create_task(replicas.ask("search", MESSAGE, 5))
         await until(lambda: replica.ongoing == 1)
         calls = [first]
 
@@ -279,7 +279,7 @@ def test_who_has_no_key_gets_nothing_and_only_methods_that_routers_ask_are_there
         headers = {} if key is None else {KEY: address.key if key == "right" else key}
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"{address.url}/{path}", data=packed(["ours", [VALUES]]), headers=headers) as response,
+            session.post(f"{address.url}/{path}", data=MESSAGE, headers=headers) as response,
         ):
             assert response.status == status
             assert await response.read() == b""
@@ -297,15 +297,5 @@ def test_a_body_that_is_no_frame_is_an_error_of_the_caller_alone() -> None:
                 async with session.post(f"{address.url}/search", data=body) as response:
                     assert response.status == 500
         assert (replica.num_asked, replica.listener.num_ongoing) == (0, 0)
-
-    run(scenario)
-
-
-def test_what_cannot_travel_is_asked_by_handle_and_blames_no_replica() -> None:
-    async def scenario() -> None:
-        replicas = direct_to(Handle(Replica()))
-        await replicas.look()
-        assert await replicas.ask("search", [[2**64]], 5) is None
-        assert replicas._known
 
     run(scenario)

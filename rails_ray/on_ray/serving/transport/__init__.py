@@ -1,0 +1,13 @@
+"""The road between router and shards. Every question and every answer is one message of `codec`, whichever way it goes.
+
+    router  --POST, key, ms left, message-->  a replica: message      directly, where Serve has said where it listens
+    router  --handle.call(method, message)->  a replica: message      by Serve's handle, where that fails
+
+| module       | what it is                                                                      |
+|--------------|---------------------------------------------------------------------------------|
+| `codec`      | messages: a version and arguments, or a version and an answer                   |
+| `listener`   | a replica's own HTTP server                                                     |
+| `replicas`   | the replicas of a shard, as a router asks them directly                         |
+| `shards`     | all shards at once, directly or by handle, and the heavy ranker                 |
+| `short_work` | whether short work is done where it is, or in a thread                          |
+"""
