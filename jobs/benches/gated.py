@@ -28,12 +28,12 @@ from torch import Tensor
 
 from jobs.benches import table5
 from jobs.benches.record import Record
-from jobs.benches.surrogate import encoded, recall
+from rails_ray.data.encoding import query_batches
 from rails_ray.families import config
 from rails_ray.families.data import read_data
 from rails_ray.families.training_family import training_family
 from rails_ray.kernels.top_k import select
-from rails_ray.modules.similarities.states import ItemState, QueryState, take
+from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take
 from rails_ray.reranking.surrogate import SurrogateConfig, fit_surrogate, scores_of_all
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.methods.gated import weighted
@@ -179,6 +179,19 @@ def mean_gates(
                 estimated = weighted(query, (shares[:, :, None] * first.gates).sum(dim=1)) @ items.together().T
                 for num in CANDIDATES[k]:
                     yield num, recall(estimated, scores, k, num), {"m": m, "factor": factor, "num_rounds": rounds}
+
+
+def encoded(model: Any, inputs: Any, num_queries: int, seed: int) -> Any:
+    """Some queries, at random."""
+    rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:num_queries].numpy()
+    return concatenate([batch for _, batch in query_batches(model, inputs.take(rows))])
+
+
+def recall(estimated: Tensor, scores: Tensor, k: int, num_candidates: int) -> float:
+    """The share of the k best items that are among the candidates."""
+    rows = estimated.topk(min(num_candidates, estimated.shape[1]), dim=1).indices
+    is_candidate = torch.zeros_like(estimated, dtype=torch.bool).scatter(1, rows, True)
+    return float(is_candidate.gather(1, scores.topk(k, dim=1).indices).float().mean())
 
 
 if __name__ == "__main__":

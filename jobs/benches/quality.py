@@ -50,7 +50,7 @@ from jobs.benches.quality_models import (
 )
 from jobs.benches.quality_rows import NAME, ends, ends_by_seed
 from jobs.benches.quality_rows import trials as trials_of
-from jobs.benches.record import RESULTS, Record, quiet, recorded
+from jobs.benches.record import Record, quiet, recorded
 from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import RunConfig, to_json
@@ -61,7 +61,7 @@ from rails_ray.training.evaluation.mixtures import measures
 from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
 
-RANKS = RESULTS / "quality_ranks"  # of each test query, for comparisons with later runs
+RANKS = "ranks.npz"  # of each test query, beside the weights of a run: for comparisons with later runs
 SAVE_EVERY_S = 120.0
 TABLE_WIDTH = 160
 CELLS = [(data, encoder) for data in ("scifact", "tldr") for encoder in ("towers", "transformer", "vectors")]
@@ -175,8 +175,7 @@ def train_cell(arguments: Arguments) -> None:
 
     model, seconds = _resumed(config, read, home, arguments.device, point)
     found, gates = measured(model, config.training.num_steps)
-    RANKS.mkdir(exist_ok=True)
-    np.savez_compressed(RANKS / f"{run}.npz", best_rank=found.best_rank.astype(np.int32), ndcg=found.ndcg.astype("f4"))
+    np.savez_compressed(home / RANKS, best_rank=found.best_rank.astype(np.int32), ndcg=found.ndcg.astype("f4"))
     (home / "weights.safetensors").write_bytes(weight_files.to_bytes(model))
     facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     record.row(kind="cell", **facts, family=parts, seconds=seconds, **found.row, **gates)
@@ -245,7 +244,7 @@ def _resumed(config: RunConfig, read: DataSet, home: Path, device: str, point: A
 def compare(arguments: Arguments) -> None:
     """The mixture's differences in NDCG@10 and HR@10 to both dot products, over the seeds that both have."""
     record, console = Record(NAME), Console()
-    for own, other, places in _compared(arguments.seeds):
+    for own, other, places in _compared(arguments):
         found = difference(*places)
         record.row(kind="comparison", **asdict(own), other=other, seeds=len(places[0]), **found)
         console.print(own.name, "against", other, found)
@@ -254,7 +253,7 @@ def compare(arguments: Arguments) -> None:
 def compare_groups(arguments: Arguments) -> None:
     """The same for groups of queries, except of vectors, whose groups are those of their texts."""
     record, known = Record(NAME), dict[str, Any]()
-    for own, other, places in _compared(arguments.seeds):
+    for own, other, places in _compared(arguments):
         if own.encoder == "vectors":
             continue
         if own.data not in known:
@@ -265,15 +264,15 @@ def compare_groups(arguments: Arguments) -> None:
             record.row(kind="group", **asdict(own), against=other, seeds=len(places[0]), **group)
 
 
-def _compared(seeds: int) -> Iterator[tuple[Cell, SimilarityName, list[list[Path]]]]:
+def _compared(arguments: Arguments) -> Iterator[tuple[Cell, SimilarityName, list[list[Path]]]]:
     """Each mixture with each dot product of the same data and encoder, and the ranks of the seeds that both have."""
-    ranks = {cell: RANKS / f"{row['run']}.npz" for cell, row in ends().items()}
+    ranks = {cell: arguments.state / row["run"] / RANKS for cell, row in ends().items()}
     ranks = {cell: place for cell, place in ranks.items() if place.exists()}
     mixtures = {replace(cell, seed=0) for cell in ranks if cell.similarity == "mol"}
     names: tuple[SimilarityName, ...] = ("dot", "wide")
     for own, name in itertools.product(sorted(mixtures, key=lambda cell: cell.name), names):
         other = replace(own, similarity=name, user=False, gates="all")
-        both = [(replace(own, seed=seed), replace(other, seed=seed)) for seed in range(seeds)]
+        both = [(replace(own, seed=seed), replace(other, seed=seed)) for seed in range(arguments.seeds)]
         found = [[ranks[cell] for cell in pair] for pair in both if ranks.keys() >= set(pair)]
         if found:
             yield own, name, [list(places) for places in zip(*found, strict=True)]

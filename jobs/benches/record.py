@@ -3,6 +3,7 @@
 Where there is no history of commits, as on a lent machine, the environment variable COMMIT says what is measured.
 """
 
+import gzip
 import json
 import os
 import platform
@@ -40,9 +41,20 @@ def quiet(done: int, loss: float) -> None:
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    """All rows of a bench so far, environments among them."""
+    """All rows of a bench so far, environments among them: those that `pack` has compressed, then the others."""
     path = RESULTS / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    packed, plain = path.with_suffix(".jsonl.gz"), path.read_text() if path.exists() else ""
+    text = (gzip.decompress(packed.read_bytes()).decode() if packed.exists() else "") + plain
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def pack() -> None:
+    """Compress the rows of all benches: `python -m jobs.benches.record`."""
+    for path in RESULTS.glob("*.jsonl"):
+        packed = path.with_suffix(".jsonl.gz")
+        before = gzip.decompress(packed.read_bytes()) if packed.exists() else b""
+        packed.write_bytes(gzip.compress(before + path.read_bytes(), mtime=0))
+        path.unlink()
 
 
 def last_execution(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -105,3 +117,7 @@ def _output(*command: str) -> str:
         return ""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    pack()

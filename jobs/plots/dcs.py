@@ -1,6 +1,5 @@
 """The rows of jobs.benches.dcs: what negatives from other workers bring, what a step takes, what it holds in memory."""
 
-import json
 from typing import Any
 
 import matplotlib
@@ -10,7 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from jobs.benches.record import RESULTS
+from jobs.benches.record import recorded
+from jobs.plots import save
 
 COLOURS = {"in-batch": "C7", "NCS": "C1", "DCS": "C0", "DCS, primary and image": "C2", "DCS, ring": "C3"}
 NAMES = {"tldr": "TLDR", "wordnet": "WordNet"}
@@ -18,7 +18,7 @@ WORKERS = 2  # of the panel of step times
 
 
 def main() -> None:
-    rows = [json.loads(line) for line in (RESULTS / "dcs.jsonl").read_text().splitlines()]
+    rows = recorded("dcs")
     hits = [row for row in rows if row.get("question") == "hit-rate" and not row.get("warm_up")]
     sets = [name for name in NAMES if any(row["data"] == name for row in hits)]
     figure, axes = plt.subplots(1, len(sets) + 2, figsize=(4.2 * (len(sets) + 2), 3.8), layout="constrained")
@@ -33,7 +33,7 @@ def main() -> None:
         f"{environment['cores']} cores of {environment['processor']}",
         fontsize=10,
     )
-    figure.savefig(RESULTS / "dcs.png", dpi=120)
+    save(figure, "dcs")
 
 
 def hit_rates(axis: Axes, name: str, rows: list[dict[str, Any]]) -> None:

@@ -8,7 +8,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from jobs.benches.record import RESULTS, last_execution
+from jobs.benches.record import last_execution
+from jobs.plots import save
 
 WANTED_MB = {"driver": 500, "worker": 1536}
 
@@ -21,7 +22,7 @@ def main() -> None:
     speed(right, warm)
     hardware = f"{environment['cores']} cores of {environment['processor']}"
     figure.suptitle(f"Encoding items into 4 shards, two workers; {hardware}", fontsize=10)
-    figure.savefig(RESULTS / "encode.png", dpi=120)
+    save(figure, "encode")
 
 
 def memory(axis: Axes, rows: list[dict[str, Any]]) -> None:

@@ -8,7 +8,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from jobs.benches.record import RESULTS, last_execution
+from jobs.benches.record import last_execution
+from jobs.plots import save
 
 COLOURS = {"torch scan": "C7", "flat": "C0", "ivf": "C1", "hnsw": "C2", "hnswlib": "C3"}
 STYLES = {"fp32": "o-", "fp16": "s--", "sq8": "^:"}
@@ -23,7 +24,7 @@ def main() -> None:
     axes[0][0].legend(fontsize=7)
     hardware = f"{environment['cores']} cores of {environment['processor']}"
     figure.suptitle(f"Ten best of 32 queries at once, through our contract; {hardware}", fontsize=10)
-    figure.savefig(RESULTS / "indexes.png", dpi=120)
+    save(figure, "indexes")
 
 
 def recall(axis: Axes, rows: list[dict[str, Any]]) -> None:

@@ -5,7 +5,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from jobs.benches.record import RESULTS, last_rows
+from jobs.benches.record import last_rows
+from jobs.plots import save
 
 PAPER = {"ml1m-sasrec": 0.2818, "ml1m-sasrec-mol": 0.3036}  # RAILS, Table 3: test HR@10
 
@@ -31,7 +32,7 @@ def main() -> None:
         axis.grid(alpha=0.3)
     hardware = environment["gpu"] or f"{environment['cores']} cores of {environment['processor']}"
     figure.suptitle(f"MovieLens-1M, leave-one-out over 3,706 items; {hardware}", fontsize=10)
-    figure.savefig(RESULTS / "ml1m.png", dpi=120)
+    save(figure, "ml1m")
 
 
 if __name__ == "__main__":

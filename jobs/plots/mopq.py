@@ -10,7 +10,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from jobs.benches.record import RESULTS, recorded
+from jobs.benches.record import recorded
+from jobs.plots import save
 
 TRAINED = {
     "mopq dcs": ("MoPQ, all workers", "C3", "*"),
@@ -40,7 +41,7 @@ def main() -> None:
         axis.set(title=corpus)
     axes[0][0].legend(fontsize=7, loc="lower right")
     figure.suptitle(f"What codes find among all items: texts as 128 numbers; {', '.join(processors)}", fontsize=10)
-    figure.savefig(RESULTS / "mopq.png", dpi=120)
+    save(figure, "mopq")
 
 
 def recall(axis: Axes, rows: list[dict[str, Any]]) -> None:

@@ -8,7 +8,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jobs.benches.record import RESULTS, last_rows
+from jobs.benches.record import last_rows
+from jobs.plots import save
 
 GROUPS = ("many", "some", "few")
 NAMES = {"emoji": "emoji", "wordnet": "WordNet hyponyms", "ml-1m": "ML-1M", "amazon-beauty": "Beauty"}
@@ -23,7 +24,7 @@ def main() -> None:
         histogram(axes[0, column], own, NAMES[name])
         frontier(axes[1, column], own, has_legend=column == len(data) - 1)
         promised(axes[2, column], own)
-    figure.savefig(RESULTS / "pebr.png", dpi=100)
+    save(figure, "pebr", dpi=100)
 
 
 def histogram(axis: Any, rows: list[dict[str, Any]], title: str) -> None:

@@ -6,7 +6,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from jobs.benches.quality_rows import ends
-from jobs.benches.record import RESULTS, recorded
+from jobs.benches.record import recorded
+from jobs.plots import save
 
 LOOKS = {
     "dot": ("C1", "o", "dot product"),
@@ -44,7 +45,7 @@ def main() -> None:
     axes[0, 0].legend(named.values(), named.keys(), fontsize=7)
     axes[0, 0].set_ylabel("NDCG@10 of test queries")
     axes[1, 0].set_ylabel("NDCG@10 of test queries")
-    figure.savefig(RESULTS / "quality.png", dpi=110)
+    save(figure, "quality", dpi=110)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import matplotlib.pyplot as plt
 
 from jobs.benches.quality_models import Cell
 from jobs.benches.quality_rows import ends
-from jobs.benches.record import RESULTS, recorded
+from jobs.benches.record import recorded
+from jobs.plots import save
 
 OTHERS = {"dot": ("C1", "o", "a dot product"), "wide": ("C3", "s", "a dot product of as many numbers")}
 PRICES = {  # of the mixture, in times of the dot product's
@@ -69,7 +70,7 @@ def main() -> None:
     for axis in (gained, grouped, paid):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)  # below, where no marker is
-    figure.savefig(RESULTS / "quality_gains.png", dpi=110)
+    save(figure, "quality_gains", dpi=110)
 
 
 def _by_group(axis: Any, rows: Sequence[dict[str, Any]]) -> None:

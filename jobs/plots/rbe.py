@@ -7,7 +7,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from jobs.benches.record import RESULTS, recorded
+from jobs.benches.record import recorded
+from jobs.plots import save
 
 NAMES = {
     "molecules": "molecules, 2,000",
@@ -38,7 +39,7 @@ def main() -> None:
         f"{environment['processor']}",
         fontsize=10,
     )
-    figure.savefig(RESULTS / "rbe.png", dpi=110)
+    save(figure, "rbe", dpi=110)
 
 
 def against_calls(axis: Axes, name: str, rows: list[dict[str, float | str]]) -> None:

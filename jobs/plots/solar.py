@@ -1,6 +1,5 @@
 """The rows of jobs.benches.solar: quality against time, buckets and chunks, and how full the buckets are."""
 
-import json
 from typing import Any
 
 import matplotlib
@@ -10,7 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from jobs.benches.record import RESULTS
+from jobs.benches.record import recorded
+from jobs.plots import save
 
 NAMES = {"tldr": "TLDR", "wordnet": "WordNet"}
 WHEN = {"at first": "-", "after 20% churn": "--"}
@@ -18,7 +18,7 @@ COLOURS = {"balanced": "C0", "hashed": "C1"}
 
 
 def main() -> None:
-    rows = [json.loads(line) for line in (RESULTS / "solar.jsonl").read_text().splitlines()]
+    rows = recorded("solar")
     figure, axes = plt.subplots(1, 4, figsize=(18, 4.2), layout="constrained")
     for axis, name in zip(axes[:2], NAMES, strict=True):
         quality(axis, name, latest([row for row in rows if row.get("question") == "quality" and row["data"] == name]))
@@ -26,7 +26,7 @@ def main() -> None:
     load(axes[3], latest([row for row in rows if row.get("question") == "load" and row["data"] == "wordnet"]))
     environment = next(row for row in rows if row.get("kind") == "environment")
     figure.suptitle(f"SOLAR; {environment['cores']} cores of {environment['processor']}", fontsize=10)
-    figure.savefig(RESULTS / "solar.png", dpi=110)
+    save(figure, "solar", dpi=110)
 
 
 def latest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

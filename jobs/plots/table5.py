@@ -6,7 +6,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import NullFormatter
 
-from jobs.benches.record import RESULTS, last_rows
+from jobs.benches.record import last_rows
+from jobs.plots import save
 
 MARKS = {"brute_force": "*", "two_pass": "P", "per_embedding": "o", "average": "s", "combined": "D"}
 
@@ -36,7 +37,7 @@ def main() -> None:
     axes[0][0].legend(fontsize=7)
     hardware = environment["gpu"] or f"{environment['cores']} cores of {environment['processor']}"
     figure.suptitle(f"Retrieval under a Mixture of Logits, k = 100, synthetic items; {hardware}", fontsize=10)
-    figure.savefig(RESULTS / "table5.png", dpi=120)
+    save(figure, "table5")
 
 
 if __name__ == "__main__":

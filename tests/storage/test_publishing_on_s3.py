@@ -64,7 +64,7 @@ def test_nothing_is_published_where_conditions_are_ignored(s3: str, proxy: Fault
 
 
 def test_a_reader_never_sees_half_a_version(s3: str) -> None:
-    """Two publishers at once; jobs/benches/publishing.py does it 200 times."""
+    """Two publishers at once."""
     done = threading.Event()
     errors: list[str] = []
     seen: list[str] = []

@@ -1,16 +1,13 @@
 """Corpora to plan for, and the rows of the benches."""
 
-import json
-from pathlib import Path
 from typing import Any
 
+from jobs.benches.record import recorded
 from rails_ray.cli.planning.machines import machine
 from rails_ray.cli.planning.plans import PlannedCorpus
 from rails_ray.cli.planning.searches import Search
 from rails_ray.cli.planning.shapes import Names, Shape
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "jobs/benches/results"
 TINY = Shape(num_query_components=2, num_item_components=3, width=5, gate_hidden=7)
 DOT = Shape(num_query_components=1, num_item_components=1)
 
@@ -20,4 +17,4 @@ def corpus(num_items: int = 1_000_000, shape: Shape = DOT, gpu: str = "none", **
 
 
 def rows(file: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RESULTS / file).read_text().splitlines()]
+    return recorded(file.removesuffix(".jsonl"))

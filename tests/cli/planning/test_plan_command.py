@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rails_ray.cli.main import main, parse
-from support.planned import ROOT
+from support.command_line import ROOT
 
 # the command
 

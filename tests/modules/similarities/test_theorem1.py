@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jobs.benches.theorem1_constructed import (
+from oracles.theorem1 import (
     best_of_rank,
     decomposed,
     equal_width,
