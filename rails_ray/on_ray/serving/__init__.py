@@ -5,7 +5,7 @@
 |----------------|------------------------------------------------------------------------------------|
 | `shard`        | one shard of a version, as a mailbox                                               |
 | `ranker`       | the heavy ranker's deployment, and how a router asks it                            |
-| `asking`       | ask all shards of one version at once; retry if a replica is lost                  |
+| `transport`    | between router and shards: one codec, directly or by Serve's handle                |
 | `router`       | HTTP in, ask all shards, HTTP out                                                  |
 | `listening`    | what is bounded in each process that listens                                       |
 | `plan`         | arguments, replicas, reservations, and the config of `serve deploy`                |

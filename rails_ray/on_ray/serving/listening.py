@@ -15,8 +15,9 @@ from starlette.middleware import Middleware
 
 from rails_ray.on_ray.serving.instruments import RayMetrics
 from rails_ray.serving.http import header_timeout as slow_headers
-from rails_ray.serving.http.access import MAX_WAITING_BYTES, Access
+from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.admission import AdmissionControl
+from rails_ray.serving.http.bodies import MAX_WAITING_BYTES
 from rails_ray.serving.http.limits import MAX_REQUESTS
 from rails_ray.serving.instruments import Instrument
 

@@ -7,9 +7,12 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `limits`         | how much may be asked at once, and how long headers and a body may take |
 | `ports`          | whether a server may listen at an address                               |
 | `header_timeout` | a time limit for headers                                                |
-| `admission`      | questions beyond the places that there are                              |
+| `asgi`           | types of ASGI, and how a middleware refuses                             |
+| `admission`      | the middlewares that a request passes before it is parsed, in order     |
 | `keys`           | a file of API keys, and who gets in with them                           |
-| `access`         | keys, size and pace of a body, requests at once                         |
+| `access`         | middleware: the key of a request, and the rate of that key              |
+| `bodies`         | middleware: the size and the pace of a body                             |
+| `places`         | middleware: requests answered at once                                   |
 | `refusals`       | reading a body; status and message of each refusal                      |
 | `request_ids`    | an id for each request, in its answer and in what is logged             |
 | `logs`           | where what is logged goes                                               |

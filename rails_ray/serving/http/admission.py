@@ -1,21 +1,62 @@
-"""Questions beyond the places that there are, refused before anything else is done with them: Ray's proxy in Python,
-and Serve's own layers in a router, take longer to pass a request on than we to refuse it.
-
-A request takes a place from the arrival of its body to the beginning of its answer.
+"""What a request must pass before it is parsed, each concern a middleware: its key, the rate of that, its body, and a
+place. `AdmissionControl` holds our questions to it in front of Ray's proxy in Python, and of Serve's own layers in a
+router, which take longer to pass a request on than we to refuse it.
 """
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from rails_ray.serving.http.access import Access, Guard
+from rails_ray.serving.http.access import Access, KeyCheck, RateLimit
+from rails_ray.serving.http.asgi import ACCESS, Receive, Refusal, Scope, Send, refuse
+from rails_ray.serving.http.bodies import BodyLimit
+from rails_ray.serving.http.places import Places
 from rails_ray.serving.http.request_ids import RequestIds
 
 # Paths of the routes, each after any prefix.
 QUESTIONS = ("/v1/search", "/v1/explain", "/v1/feedback", "/v1/embeddings", "/v2/models/{name}/infer")
 _ENDS = {path: re.compile(re.sub(r"{\w+}", "[^/]+", path) + r"\Z") for path in QUESTIONS}
+
+
+class Admission:
+    """An ASGI application in front of another. What has passed the same rules in this process already goes through.
+
+    Args:
+        access: called for each request, because keys can change.
+        on_refusal: called with the scope and the status of each refusal.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        access: Callable[[], Access],
+        clock: Callable[[], float] = time.monotonic,
+        on_refusal: Callable[[Scope, int], None] = lambda scope, status: None,
+    ) -> None:
+        self._app, self._access, self._on_refusal = app, access, on_refusal
+        self.places = Places(app, self._refuse, clock)
+        self.bodies = BodyLimit(self.places, self._refuse)
+        self._first = KeyCheck(RateLimit(self.bodies, self._refuse, clock), self._refuse)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a websocket: nothing here answers it, so close it before it opens
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        access = self._access()
+        if scope.get(ACCESS) is access:
+            await self._app(scope, receive, send)
+        else:
+            await self._first({**scope, ACCESS: access}, receive, send)
+
+    async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        self._on_refusal(scope, refusal.status)
+        await refuse(send, refusal)
 
 
 class AdmissionControl:
@@ -32,8 +73,8 @@ class AdmissionControl:
             assert question is not None
             on_refusal(question, status)
 
-        guard: Any = Guard(app, access, on_refusal=refused)
-        self._app, self._guarded = app, RequestIds(guard, on_answer=None)
+        admitted: Any = Admission(app, access, on_refusal=refused)
+        self._app, self._guarded = app, RequestIds(admitted, on_answer=None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_guarded = scope["type"] == "http" and question_of(scope["path"]) is not None

@@ -18,7 +18,8 @@ from rails_ray.errors import BusyError, UnavailableError, UnsupportedError
 from rails_ray.schema.requests import ExplainRequest, FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, SearchResponse
 from rails_ray.serving.http import arrow, console, deadlines, embedding, refusals
-from rails_ray.serving.http.access import Access, Guard
+from rails_ray.serving.http.access import Access
+from rails_ray.serving.http.admission import Admission
 from rails_ray.serving.http.deadlines import deadline_of, in_time, within
 from rails_ray.serving.http.refusals import refused_with
 from rails_ray.serving.http.request_ids import RequestIds
@@ -76,7 +77,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         version="1",
         description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
     )
-    api.add_middleware(Guard, access=lambda: server().access)
+    api.add_middleware(Admission, access=lambda: server().access)
     refusals.install(api)
 
     def count(scope: Scope, status: int) -> None:

@@ -4,13 +4,16 @@ import asyncio
 import hmac
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from rails_ray.serving.http import access as guard
-from rails_ray.serving.http.access import Access, Guard
+from rails_ray.serving.http import bodies
+from rails_ray.serving.http.access import NOBODY_GETS_IN, Access
+from rails_ray.serving.http.admission import Admission
+from rails_ray.serving.http.asgi import Refusal
 from rails_ray.serving.http.keys import NOBODY, Key, Keys
 
 KEY, OTHER = "k" * 20, "o" * 20
@@ -44,7 +47,7 @@ def ask(access: Access, body: Any = b"", headers: dict[str, str] | None = None) 
     echo = Echo()
 
     async def post() -> httpx.Response:
-        transport = httpx.ASGITransport(Guard(echo, lambda: access))
+        transport = httpx.ASGITransport(Admission(echo, lambda: access))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.post("/", content=body, headers=headers)
 
@@ -83,6 +86,11 @@ def test_a_request_with_one_of_the_keys_comes_in_whole(word: str, key: str) -> N
     assert (response.status_code, response.content, num_asked) == (200, b"a body", 1)
 
 
+def refusal_of(access: Access, scope: dict[str, Any]) -> Refusal | None:
+    """Why a request does not get in by its headers."""
+    return access.key_of(scope)[1] or access.too_long(dict(scope["headers"]))
+
+
 def test_no_keys_let_everyone_in() -> None:
     assert ask(Access(None, LIMIT, MOST), b"x")[0].status_code == 200
 
@@ -90,7 +98,7 @@ def test_no_keys_let_everyone_in() -> None:
 def test_the_hash_of_nothing_opens_nothing() -> None:
     access = Access(Keys((Key.of(""), Key.of(KEY))), 100, 2)
     for headers in ([], [(b"authorization", b"Bearer ")]):
-        refusal = access.refusal({"method": "POST", "path": "/v1/search", "headers": headers})
+        refusal = refusal_of(access, {"method": "POST", "path": "/v1/search", "headers": headers})
         assert refusal is not None
         assert refusal.status == 401
 
@@ -107,7 +115,7 @@ def test_none_a_wrong_and_a_right_key_cost_the_same_work(monkeypatch: pytest.Mon
     access = Access(Keys.of([KEY, OTHER, "third-" * 5]), LIMIT, MOST)
     for value in (b"", b"Bearer wrong", f"Bearer {KEY}".encode(), f"Bearer {OTHER}".encode()):
         compared.clear()
-        access.refusal(request((b"authorization", value)))
+        refusal_of(access, request((b"authorization", value)))
         assert compared == [(32, 32)] * 3  # each of the three keys, as SHA-256 of 32 bytes
 
 
@@ -132,13 +140,13 @@ def test_of_two_keys_none_counts() -> None:
     """A proxy in front may have judged the other one."""
     access = Access(Keys.of([KEY]), LIMIT, MOST)
     header = (b"authorization", f"Bearer {KEY}".encode())
-    assert access.refusal(request(header)) is None
-    assert access.refusal(request(header, (b"authorization", b"Bearer other"))) == access.refusal(request())
-    assert access.refusal(request((b"authorization", b"Bearer other"), header)) == access.refusal(request())
+    assert refusal_of(access, request(header)) is None
+    assert refusal_of(access, request(header, (b"authorization", b"Bearer other"))) == refusal_of(access, request())
+    assert refusal_of(access, request((b"authorization", b"Bearer other"), header)) == refusal_of(access, request())
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_S", 0.05)
+    monkeypatch.setattr(bodies, "BODY_S", 0.05)
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"y"
@@ -157,7 +165,7 @@ def test_a_websocket_is_closed_before_it_opens() -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(Guard(echo, lambda: Access(None, LIMIT, MOST))({"type": "websocket", "headers": []}, None, send))
+    asyncio.run(Admission(echo, lambda: Access(None, LIMIT, MOST))({"type": "websocket", "headers": []}, None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
     assert echo.num_asked == 0
 
@@ -170,7 +178,7 @@ def test_where_there_are_no_keys_nobody_comes_in_and_is_told_why() -> None:
     for headers in ({}, {"authorization": f"Bearer {KEY}"}):
         response, num_asked = ask(Access(NOBODY, LIMIT, MOST), b"body", headers)
         assert (response.status_code, num_asked) == (401, 0)
-        assert response.json() == {"error": guard.NOBODY_GETS_IN}
+        assert response.json() == {"error": NOBODY_GETS_IN}
 
 
 class Slow:
@@ -195,7 +203,7 @@ async def endless() -> AsyncIterator[bytes]:
 def test_a_request_for_which_there_is_no_place_is_refused_at_once_and_told_when_to_come_again() -> None:
     async def run() -> None:
         slow, now = Slow(), [0.0]
-        app = Guard(slow, lambda: Access(None, LIMIT, MOST), clock=lambda: now[0])
+        app = Admission(slow, lambda: Access(None, LIMIT, MOST), clock=lambda: now[0])
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             inside = [asyncio.create_task(client.post("/", content=b"x")) for _ in range(MOST)]
             while slow.num_inside < MOST:
@@ -223,14 +231,14 @@ def test_a_request_for_which_there_is_no_place_is_refused_at_once_and_told_when_
 
 
 def test_bodies_on_their_way_hold_no_place_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_WAITING", 3)
+    monkeypatch.setattr(bodies, "MAX_WAITING", 3)
 
     async def run() -> None:
         echo = Echo()
-        app = Guard(echo, lambda: Access(None, LIMIT, MOST))
+        app = Admission(echo, lambda: Access(None, LIMIT, MOST))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             slow = [asyncio.create_task(client.post("/", content=endless())) for _ in range(3)]
-            while len(app.waiting) < 3:
+            while len(app.bodies.waiting) < 3:
                 await asyncio.sleep(0)
             assert (await client.post("/", content=b"whole")).content == b"whole"
             first = await slow[0]
@@ -245,38 +253,38 @@ def test_bodies_on_their_way_hold_no_place_and_the_oldest_gives_way(monkeypatch:
 
 def test_bodies_that_come_in_bursts_and_run_out_of_time_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are let go in the very moment in which their time is up."""
-    monkeypatch.setattr(guard, "MAX_WAITING", 3)
-    monkeypatch.setattr(guard, "BODY_S", 0.02)
+    monkeypatch.setattr(bodies, "MAX_WAITING", 3)
+    monkeypatch.setattr(bodies, "BODY_S", 0.02)
 
     async def run() -> None:
-        app = Guard(Echo(), lambda: Access(None, LIMIT, MOST))
+        app = Admission(Echo(), lambda: Access(None, LIMIT, MOST))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             for pause_s in (0, 0, 0.005, 0.02):
                 slow = []
                 for _ in range(10):
                     slow.append(asyncio.create_task(client.post("/", content=endless())))
                     await asyncio.sleep(pause_s)
-                    assert len(app.waiting) <= 3
+                    assert len(app.bodies.waiting) <= 3
                 assert [response.status_code for response in await asyncio.gather(*slow)] == [408] * 10
-                assert app.waiting == {}
+                assert app.bodies.waiting == {}
             assert (await client.post("/", content=b"whole")).content == b"whole"
 
     asyncio.run(run())
 
 
 def test_large_bodies_on_their_way_hold_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_WAITING_BYTES", 0)  # as many as one may have
+    monkeypatch.setattr(bodies, "MAX_WAITING_BYTES", 0)  # as many as one may have
 
     async def most() -> AsyncIterator[bytes]:
         yield b"y" * 60
         await asyncio.Event().wait()
 
     async def run() -> None:
-        app = Guard(Echo(), lambda: Access(None, LIMIT, MOST))
+        app = Admission(Echo(), lambda: Access(None, LIMIT, MOST))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             first, second = (asyncio.create_task(client.post("/", content=most())) for _ in range(2))
             assert (await first).status_code == 408
-            assert list(app.waiting.values()) == [60]
+            assert list(app.bodies.waiting.values()) == [60]
             second.cancel()
 
     asyncio.run(run())
@@ -294,11 +302,11 @@ def test_a_reader_however_slow_holds_no_place() -> None:
         return {"type": "http.request", "body": b"x", "more_body": False}
 
     async def run() -> None:
-        app = Guard(Echo(), lambda: Access(None, LIMIT, MOST))
+        app = Admission(Echo(), lambda: Access(None, LIMIT, MOST))
         scope = {"type": "http", "method": "POST", "headers": []}
         readers = [asyncio.create_task(app(scope, receive, send)) for _ in range(3 * MOST)]
         await asyncio.sleep(0.01)
-        assert app.num_inside == 0
+        assert app.places.num_inside == 0
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             assert (await client.post("/", content=b"x")).status_code == 200
         may_read.set()
@@ -316,38 +324,38 @@ def test_what_is_refused_says_nothing_of_how_long_an_answer_takes() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     async def run() -> None:
-        app = Guard(answer, lambda: Access(None, LIMIT, MOST), clock=lambda: now[0])
+        app = Admission(answer, lambda: Access(None, LIMIT, MOST), clock=lambda: now[0])
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             await client.post("/")
-        assert app.last_s == 0
+        assert app.places.last_s == 0
 
     asyncio.run(run())
 
 
 def test_a_length_of_thousands_of_digits_is_too_large() -> None:
-    refusal = Access(None, LIMIT, MOST).refusal(request((b"content-length", b"9" * 5000)))
+    refusal = refusal_of(Access(None, LIMIT, MOST), request((b"content-length", b"9" * 5000)))
     assert refusal is not None
     assert refusal.status == 413
 
 
 def test_a_body_can_be_let_go_in_the_moment_in_which_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """After its timer has gone off, and before its task knows."""
-    monkeypatch.setattr(guard, "MAX_WAITING", 1)
-    monkeypatch.setattr(guard, "BODY_S", 0.02)
+    monkeypatch.setattr(bodies, "MAX_WAITING", 1)
+    monkeypatch.setattr(bodies, "BODY_S", 0.02)
 
     async def run() -> None:
         access, outcome = Access(None, LIMIT, MOST), list[str]()
-        app, loop = Guard(Echo(), lambda: access), asyncio.get_running_loop()
+        app, loop = Admission(Echo(), lambda: access), asyncio.get_running_loop()
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             slow = asyncio.create_task(client.post("/", content=endless()))
-            while not app.waiting:
+            while not app.bodies.waiting:
                 await asyncio.sleep(0)
-            (oldest,) = app.waiting
+            (oldest,) = app.bodies.waiting
 
             def come() -> None:
-                outcome.append(f"{oldest.expired()} {oldest in app.waiting}")
-                app.wait_for(asyncio.timeout(1), 0, access)
-                outcome.append(f"{oldest in app.waiting}")
+                outcome.append(f"{oldest.expired()} {oldest in app.bodies.waiting}")
+                app.bodies.wait_for(asyncio.timeout(1), 0, access)
+                outcome.append(f"{oldest in app.bodies.waiting}")
 
             loop.call_at(oldest.when() + 1e-6, come)
             time.sleep(0.05)  # so that both timers are due in one turn of the loop
@@ -355,3 +363,27 @@ def test_a_body_can_be_let_go_in_the_moment_in_which_its_time_is_up(monkeypatch:
             assert outcome == ["True True", "False"]
 
     asyncio.run(run())
+
+
+def test_a_request_passes_the_rules_of_a_process_once() -> None:
+    """Before Serve's own layers in a router, and not again in its application; what another process says counts not."""
+    access = Access(Keys.of([KEY]), LIMIT, 1)
+    inner, outer = Echo(), Echo()
+
+    async def scenario() -> list[int]:
+        second = Admission(inner, lambda: access)
+        first = Admission(second, lambda: access)
+        header = {"authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(first), base_url="http://server") as client:
+            found = [await client.post("/", content=b"x", headers=header), await client.post("/", content=b"x")]
+        assert (first.places.num_inside, second.places.last_s) == (0, 0)
+        elsewhere = Admission(outer, lambda: replace(access))
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(Admission(elsewhere, lambda: Access(None, LIMIT, 1))),
+            base_url="http://server",
+        ) as client:
+            found.append(await client.post("/", content=b"x"))
+        return [response.status_code for response in found]
+
+    assert asyncio.run(scenario()) == [200, 401, 401]
+    assert (inner.num_asked, outer.num_asked) == (1, 0)

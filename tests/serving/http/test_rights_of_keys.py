@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 
-from rails_ray.serving.http.access import FOR_ADMINS, Access, Guard
+from rails_ray.serving.http.access import FOR_ADMINS, Access
+from rails_ray.serving.http.admission import Admission
 from rails_ray.serving.http.keys import Key, Keys
 
 KEY, OTHER = "k" * 20, "o" * 20
@@ -26,14 +27,14 @@ def test_a_key_opens_what_its_scope_says() -> None:
 
     def status(key: str, method: str, path: str) -> int:
         headers = [(b"authorization", f"Bearer {key}".encode())]
-        refusal = access.refusal({"headers": headers, "method": method, "path": path})
+        _, refusal = access.key_of({"headers": headers, "method": method, "path": path})
         return 200 if refusal is None else refusal.status
 
     for path in FOR_ADMINS:
         assert (status(KEY, "GET", path), status(OTHER, "GET", path)) == (403, 200)
     for method, path in [("POST", "/v1/search"), ("GET", "/v1/index"), ("GET", "/v1/nothing")]:
         assert (status(KEY, method, path), status(OTHER, method, path)) == (200, 403)
-    refusal = access.refusal(
+    _, refusal = access.key_of(
         {"headers": [(b"authorization", f"Bearer {KEY}".encode())], "method": "GET", "path": "/docs"}
     )
     assert refusal is not None
@@ -43,7 +44,7 @@ def test_a_key_opens_what_its_scope_says() -> None:
 def test_a_key_has_a_rate() -> None:
     now = [100.0]
     access = Access(Keys((replace(Key.of(KEY), rate=2.0), Key.of(OTHER))), LIMIT, 100)
-    guard = Guard(welcome, lambda: access, lambda: now[0])
+    guard = Admission(welcome, lambda: access, lambda: now[0])
 
     async def ask(key: str, count: int) -> list[httpx.Response]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://server") as client:
