@@ -45,7 +45,8 @@ class VerifyVersion(Stored):
 
     def run(self) -> None:
         from rails_ray.cli import rendering
-        from rails_ray.storage import calibrations, versions
+        from rails_ray.families import calibrations
+        from rails_ray.storage import versions
         from rails_ray.storage.filesystem import Storage
 
         store = Storage(self.storage)

@@ -90,8 +90,8 @@ class TrainRanker:
 
     def _boosted(self) -> dict[str, Any]:
         from rails_ray.cli import rendering
-        from rails_ray.data import ranker_features
         from rails_ray.data.sources import Sources
+        from rails_ray.training import ranker_features
         from rails_ray.training.rankers import train_boosted
 
         features, positives = ranker_features.read(Sources(self.folder))

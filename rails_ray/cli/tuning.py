@@ -13,7 +13,7 @@ from rails_ray.cutoffs.policies import POLICIES
 from rails_ray.cutoffs.tuning import LabelledLists, Tried, tune, values_of
 from rails_ray.data.queries import Queries
 from rails_ray.errors import UnsupportedError
-from rails_ray.families import config
+from rails_ray.families import calibrations, config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.training_family import training_family
@@ -22,7 +22,7 @@ from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving.cutoffs import Cutoffs
-from rails_ray.storage import calibrations, runs
+from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation import seen
 from rails_ray.training.evaluation.ranking import Ranking, rank_all

@@ -10,7 +10,7 @@
 What they share: `served_family` and `training_family` are the two contracts, `config` the tree of a run's configs,
 `recipes` return such trees; `data` is what a run reads, `items` what its items become (an artefact that is made once,
 then a map of each block), `vector_items` items stored as vectors or codes, `kept_texts` a frozen model that reads each
-text once, and `version` what a stored version is made of.
+text once, `shards` the items of a version, `calibrations` its calibrated cut-offs, and `version` a version, opened.
 
 A folder has four modules: `config`, `model`, `serve` and `train`, whose FAMILY keeps one of the contracts. `registry`
 finds them beside the config that a run has, so nothing else matches on what a run trains. What serves imports no

@@ -13,12 +13,12 @@ from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.families.config import RunConfig, from_json
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
+from rails_ray.families.shards import Items, read_indexes, read_part, read_shards
 from rails_ray.modules.model import Model
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG, Encoded, Manifest, read_file
 from rails_ray.storage.parquet import item_state
-from rails_ray.storage.shards import Items, read_indexes, read_part, read_shards
 from rails_ray.storage.versions import read_described, read_manifest
 
 

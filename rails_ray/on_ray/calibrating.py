@@ -7,13 +7,13 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.support import BACKGROUNDS
 from rails_ray.cutoffs.temperatures import HELD_OUT
+from rails_ray.families import calibrations
+from rails_ray.families.calibrations import StoredCalibration
 from rails_ray.families.config import DataConfig
 from rails_ray.families.registry import served_family
 from rails_ray.families.version_queries import VersionQueries
 from rails_ray.on_ray.evaluating import check_split
 from rails_ray.on_ray.progress import OnProgress, in_task
-from rails_ray.storage import calibrations
-from rails_ray.storage.calibrations import StoredCalibration
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation import seen
 from rails_ray.training.evaluation.calibrating import (

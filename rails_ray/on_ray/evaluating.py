@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.queries import SPLITS
-from rails_ray.families import config
+from rails_ray.families import calibrations, config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.training_family import training_family
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.serving.cutoffs import Cutoffs
-from rails_ray.storage import calibrations, runs
+from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation import report
 from rails_ray.training.evaluation.report import Report

@@ -12,13 +12,13 @@ import torch
 from rails_ray.families import config
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
+from rails_ray.families.shards import read_part
 from rails_ray.on_ray.failures import told_plainly
 from rails_ray.search.indexes import faiss_index
 from rails_ray.storage import indexes, manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, IndexEntry, PartEntry
 from rails_ray.storage.parquet import item_state
-from rails_ray.storage.shards import read_part
 
 SAMPLE_ITEMS = 200_000  # what k-means needs for the lists of 1.6 million items, 39 each; 51 MB of 64 numbers
 SAMPLE_PARTS = 64  # the sample comes from so many parts at least, as neighbours may be alike

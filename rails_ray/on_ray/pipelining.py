@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from rails_ray.errors import ConflictError, DamagedError, GateError, NotFoundError
+from rails_ray.families import calibrations
 from rails_ray.families.config import RunConfig, from_json, import_paths
 from rails_ray.families.registry import served_family
 from rails_ray.on_ray.calibrating import calibrate
@@ -18,7 +19,7 @@ from rails_ray.on_ray.progress import OnProgress
 from rails_ray.on_ray.publishing import publish
 from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.training import TIMEOUT_S, train
-from rails_ray.storage import calibrations, versions
+from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run

@@ -19,11 +19,11 @@ from rails_ray.cutoffs.policies import (
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.cutoffs.temperatures import AS_TRAINED, HELD_OUT, Factors
 from rails_ray.errors import UnsupportedError
+from rails_ray.families import calibrations
+from rails_ray.families.calibrations import StoredCalibration
 from rails_ray.families.version import Version
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.schema.requests import CutoffInput
-from rails_ray.storage import calibrations
-from rails_ray.storage.calibrations import StoredCalibration
 
 DEFAULT_K = 10  # most items per query for top_k without a number
 MOST_ITEMS = 1000  # most items per query for cut-offs by score without a number

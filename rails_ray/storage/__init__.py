@@ -29,11 +29,9 @@
 | `runs`       | trained models, and runs that have not finished                              |
 | `relevances` | relevance matrices, while they are filled and afterwards                     |
 | `quantizers` | what reads a version's components back from codes                            |
-| `surrogates` | what a version's vectors that stand for scores were fitted by                |
 | `codes`      | the codes of items                                                           |
 | `manifest`   | what a version consists of; detects damage                                   |
 | `parts`      | the parts of a version during encoding: none twice, none lost                |
 | `indexes`    | the indexes of a version                                                     |
 | `versions`   | publish, list, verify, roll back: which versions exist, which is current     |
-| `shards`     | the items of a version, every byte checked                                   |
 """

@@ -10,6 +10,7 @@
 | `relevances` | the step of relevance-based embeddings, and the best items they find    |
 | `rankers`    | heavy rankers: cross-encoders, boosted trees                            |
 | `piece`      | one training on its own, and the way through it                         |
+| `ranker_features` | the table that boosted trees are trained on                        |
 | `loop`       | batches -> gradients -> weights, reporting by a callable                |
 
 `evaluation` measures what was trained; `collectives` is all that knows of other processes.

@@ -11,7 +11,8 @@ import pytest
 
 from rails_ray.cli import stages
 from rails_ray.cli.main import COMMANDS, EXIT_FAILED, main, parse
-from rails_ray.storage import calibrations, manifest, versions
+from rails_ray.families import calibrations
+from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import encode

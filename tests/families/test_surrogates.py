@@ -19,10 +19,11 @@ from rails_ray.families.data import for_data, read_corpus, read_data, training_q
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.items import Fitting
 from rails_ray.families.training_family import training_family
+from rails_ray.families.vector_items import surrogate_file
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchSpec
-from rails_ray.storage import runs, surrogates
+from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
 from rails_ray.training.piece import Given, fit
@@ -139,12 +140,12 @@ def test_it_is_fitted_once(tmp_path: Path) -> None:
     case = made(tmp_path, *CASES["texts"])
     fitted = case.own.fit(case.asked)
     fitted.store()
-    path, before = f"versions/v/{surrogates.NAME}", fitted.files()
-    there = surrogates.from_bytes(before[surrogates.NAME])
-    case.storage.write(path, surrogates.to_bytes(replace(there, mean=there.mean + 1)))
+    path, before = f"versions/v/{surrogate_file.NAME}", fitted.files()
+    there = surrogate_file.from_bytes(before[surrogate_file.NAME])
+    case.storage.write(path, surrogate_file.to_bytes(replace(there, mean=there.mean + 1)))
     case.own.fit(case.asked).store()
     assert case.own.fit(case.asked).files() != before, "what is there stays"
-    case.storage.write(path, before[surrogates.NAME][:-9])
+    case.storage.write(path, before[surrogate_file.NAME][:-9])
     with pytest.raises(DamagedError, match=r"surrogate\.safetensors must hold a surrogate"):
         case.own.fit(case.asked).files()
     other = training_family(case.own.stored_as(surrogate={"width": 8}))

@@ -13,6 +13,7 @@ from rails_ray.cli.main import main
 from rails_ray.data.encoding import encode_items
 from rails_ray.errors import DamagedError
 from rails_ray.families.data import read_data
+from rails_ray.families.shards import read_part
 from rails_ray.families.training_family import training_family
 from rails_ray.families.vector_items.quantized import Coded, quantizer_of
 from rails_ray.families.vector_items.storing import FullItems, PqItems
@@ -27,7 +28,6 @@ from rails_ray.serving import local
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_state
-from rails_ray.storage.shards import read_part
 from support.examples import small_config, write_untrained_run
 from support.untrained_runs import of, published, write_runs
 

@@ -8,12 +8,13 @@ import pytest
 
 from rails_ray import on_ray
 from rails_ray.cli.main import main
+from rails_ray.families import calibrations
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.serving import local
-from rails_ray.storage import calibrations, runs, versions
+from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.gates import Gates
 from rails_ray.training.evaluation.report import Report

@@ -18,7 +18,7 @@ from rails_ray.cutoffs.measuring import drift, measure
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
 from rails_ray.errors import DamagedError, NotFoundError, TrainingError
-from rails_ray.families import config
+from rails_ray.families import calibrations, config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.model import DualEncoder
@@ -27,7 +27,7 @@ from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.serving.cutoffs import calibration_of
-from rails_ray.storage import calibrations, manifest, runs
+from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 from rails_ray.training.evaluation.calibrating import positives_of

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rails_ray.errors import DamagedError
+from rails_ray.families.vector_items import surrogate_file
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.reranking.surrogate import Surrogate, SurrogateConfig, fit_surrogate, scores_of_all
-from rails_ray.storage import surrogates
 from support.examples import random_states, small_mixture
 from support.quantizers import some_vectors
 
@@ -79,9 +79,9 @@ def test_a_linear_map_of_few_numbers_is_the_best_of_its_rank() -> None:
 @each_kind
 def test_equal_arguments_give_an_equal_file_and_it_is_read_again(kind: str, reads: str) -> None:
     made, new, items = fitted(kind, reads)
-    data = surrogates.to_bytes(made)
-    assert data == surrogates.to_bytes(fitted(kind, reads)[0])
-    read = surrogates.from_bytes(data).to("cpu")
+    data = surrogate_file.to_bytes(made)
+    assert data == surrogate_file.to_bytes(fitted(kind, reads)[0])
+    read = surrogate_file.from_bytes(data).to("cpu")
     assert read.width == 7
     assert torch.equal(read.queries(small_mixture(), new), made.queries(small_mixture(), new))
     assert torch.equal(read.items(small_mixture(), items), made.items(small_mixture(), items))
@@ -94,12 +94,12 @@ def test_an_item_does_not_depend_on_the_items_beside_it() -> None:
     )
 
 
-@pytest.mark.parametrize("data", [b"", b"none", surrogates.to_bytes(fitted("ridge", "query")[0])[:-9]])
+@pytest.mark.parametrize("data", [b"", b"none", surrogate_file.to_bytes(fitted("ridge", "query")[0])[:-9]])
 def test_a_damaged_file(data: bytes) -> None:
     with pytest.raises(
         DamagedError, match=r"surrogate\.safetensors must hold a surrogate, got: .*: encode a new version"
     ):
-        surrogates.from_bytes(data)
+        surrogate_file.from_bytes(data)
 
 
 def test_fewer_items_than_supports() -> None:

@@ -16,12 +16,12 @@ from rails_ray.cli.tuning import tune_cutoffs
 from rails_ray.cutoffs.distributions import Background, BetaDistribution
 from rails_ray.cutoffs.temperatures import Factor, Factors
 from rails_ray.errors import NotFoundError, UnsupportedError
+from rails_ray.families import calibrations
 from rails_ray.families.data import read_data
 from rails_ray.families.version import Version
 from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
-from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import publish_untrained, write_text_data

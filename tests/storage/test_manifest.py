@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rails_ray.errors import DamagedError, NotFoundError
+from rails_ray.families import shards
 from rails_ray.modules.similarities.states import ItemState
-from rails_ray.storage import manifest, shards
+from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry
 from rails_ray.storage.parquet import StateEntry

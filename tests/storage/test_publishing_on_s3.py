@@ -7,8 +7,9 @@ import pytest
 
 from rails_ray.cli.main import main
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError, RailsRayError, StorageError
+from rails_ray.families import shards
 from rails_ray.modules.similarities.states import ItemState
-from rails_ray.storage import manifest, shards, versions
+from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import encode
 from support.s3_server import FaultyProxy, answer, delay, lose_answer

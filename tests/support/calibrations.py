@@ -4,7 +4,7 @@ import numpy as np
 
 from rails_ray.cutoffs.calibration import Positives
 from rails_ray.cutoffs.distributions import UNIFORM, Background, BetaDistribution
-from rails_ray.storage.calibrations import StoredCalibration
+from rails_ray.families.calibrations import StoredCalibration
 
 BETA = BetaDistribution(UNIFORM)
 

@@ -9,4 +9,5 @@
 | `quantizer_piece` | MoPQ: the training of codes after that of the towers                    |
 | `over_frozen`     | stands in for a model whose states are there already                    |
 | `surrogates`      | vectors that stand for a mixture's scores, fitted when encoding begins  |
+| `surrogate_file`  | what fitted them, as a version stores it                                |
 """

@@ -17,7 +17,7 @@ from rails_ray.families.config import RunConfig
 from rails_ray.families.items import ByModel, Fit, Fitting, ItemEncoder
 from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.served_family import NO_INDEXES, Read
-from rails_ray.families.vector_items import quantized
+from rails_ray.families.vector_items import quantized, surrogate_file
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.families.vector_items.surrogates import WithVectors, check_supports, fitted_surrogate
 from rails_ray.families.vector_items.trained_codes import (
@@ -38,7 +38,7 @@ from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.methods.quantized import ByQuantized
 from rails_ray.search.searcher import ByComponents
-from rails_ray.storage import quantizers, runs, surrogates
+from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.storage.runs import Run
@@ -97,7 +97,13 @@ class VectorItems(ABC):
         source, files = asked.corpus.items, asked.files
         check_supports(self.surrogate, sum(file.num_rows for file in files))
         return made_once(
-            asked, surrogates.NAME, surrogates.from_bytes, self.fitted_surrogate, source, files, asked.training_queries
+            asked,
+            surrogate_file.NAME,
+            surrogate_file.from_bytes,
+            self.fitted_surrogate,
+            source,
+            files,
+            asked.training_queries,
         )
 
     def fitted_surrogate(
@@ -131,7 +137,7 @@ class VectorItems(ABC):
         model = with_kept_texts(self.trained_model(weights).to(device), storage)
         components = self.encoded_by(model)
         if self.surrogate.kind != "none":
-            made = surrogates.from_bytes(storage.read(f"{folder}/{surrogates.NAME}")).to(device)
+            made = surrogate_file.from_bytes(storage.read(f"{folder}/{surrogate_file.NAME}")).to(device)
             components = WithVectors(components, model.similarity.prepared(), made)
         encode = Narrowed(components, DTYPES[self.own.items.dtype])
         if not isinstance(self.own.items, PqItems):
@@ -239,7 +245,7 @@ class VectorItems(ABC):
 
     def version_similarity(self, trained: Any, read: Read) -> Any:
         if self.surrogate.kind != "none":
-            return WithSurrogate(trained, surrogates.from_bytes(read(surrogates.NAME)))
+            return WithSurrogate(trained, surrogate_file.from_bytes(read(surrogate_file.NAME)))
         if not isinstance(self.own.items, PqItems):
             return trained
         return QuantizedSimilarity(trained, *quantizers.from_bytes(read(quantizers.NAME)))

@@ -13,11 +13,11 @@ from rails_ray.data.corpus import ItemSource
 from rails_ray.data.encoding import query_batches
 from rails_ray.data.queries import Queries
 from rails_ray.families.items import ItemEncoder, sampled
+from rails_ray.families.vector_items import surrogate_file
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import AnyItems, ItemState, concatenate, to
 from rails_ray.reranking.surrogate import Surrogate, SurrogateConfig, fit_surrogate
-from rails_ray.storage import surrogates
 from rails_ray.storage.tables import FileRows
 
 
@@ -47,7 +47,7 @@ def fitted_surrogate(
     items: Any = concatenate(sampled(source, files, encode, config.num_items))
     similarity: Any = model.similarity
     made = fit_surrogate(config, similarity.prepared(), to(sample, "cpu"), to(items, "cpu"), seed)
-    return surrogates.to_bytes(made)
+    return surrogate_file.to_bytes(made)
 
 
 @dataclass(frozen=True)

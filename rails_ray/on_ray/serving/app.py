@@ -19,6 +19,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Loggi
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
+from rails_ray.families import calibrations
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.listening import most_passed
@@ -31,7 +32,6 @@ from rails_ray.schema.deployment import RankerArgs
 from rails_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.ports import check_port
-from rails_ray.storage import calibrations
 from rails_ray.storage.filesystem import Storage
 
 ANSWER_TIMEOUT_S = 120.0  # for the first answer of an application whose replicas run

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rails_ray.cli.main import main
+from rails_ray.families.shards import Items
 from rails_ray.families.solar.model import Solar
 from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.app import served
@@ -16,7 +17,6 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.shards import Items
 from support.examples import publish_solar, write_text_data
 from support.ports import free_port
 from support.searchers import make_searchable

@@ -9,6 +9,7 @@ import ray
 import torch
 
 from rails_ray.errors import DamagedError, NotFoundError, UnavailableError
+from rails_ray.families import calibrations
 from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, serve_config
@@ -17,7 +18,7 @@ from rails_ray.serving import client, local
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.streaming import PIECE_BYTES
-from rails_ray.storage import calibrations, manifest
+from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
 from support.ports import free_port
 from support.served_version import ASKED, NO_CHUNKS, TEXTS, Served

@@ -11,7 +11,7 @@ import pytest
 from rails_ray.cutoffs.distributions import Background
 from rails_ray.cutoffs.temperatures import AS_TRAINED, Factor, Factors
 from rails_ray.errors import DamagedError
-from rails_ray.storage import calibrations
+from rails_ray.families import calibrations
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import POSITIVES, STORED, drawn
 

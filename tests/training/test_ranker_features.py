@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.cli.main import main
-from rails_ray.data import ranker_features
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
+from rails_ray.training import ranker_features
 
 TABLES: dict[str, dict[str, list[Any]]] = {
     "items": {"item_id": [7, 8, 9], "text": ["a", "b", "c"]},
