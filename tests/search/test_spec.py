@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 import torch
 
@@ -53,19 +51,6 @@ def test_of_some_queries() -> None:
     assert own.num_left(2, 4).tolist() == [3, 3]
     assert SearchSpec(5).of_queries(torch.tensor([0])) == SearchSpec(5)
     assert SearchSpec(5).num_left(2, 4).tolist() == [4, 4]
-
-
-@pytest.mark.parametrize("reason", [None, "nobody looked"])
-def test_it_travels_as_arrays(reason: str | None) -> None:
-    """And not as tensors, which take ten times as long."""
-    here = found([0.5, -INFINITY], 0.4, True, reason)
-    sent = pickle.dumps(here)
-    assert b"torch._utils" not in sent
-    there = pickle.loads(sent)
-    assert isinstance(there, SearchResult)
-    for name in ("scores", "item_rows", "bound", "is_truncated", "num_scored"):
-        assert torch.equal(getattr(there, name), getattr(here, name))
-    assert there.reasons == [reason]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the middlewares in front of the application share: types of ASGI, and refusals."""
+"""Types of ASGI and refusals, shared by the middlewares in front of the application."""
 
 import json
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 import torch
 from hypothesis import given
@@ -97,10 +95,3 @@ def test_postings_are_by_term_and_then_by_row() -> None:
     assert len(pairs) == int((items.terms != NO_TERM).sum())
     query, _ = random_terms(4, 1)
     assert torch.equal(sums_of(query, postings, len(items)), Bm25().scores(query, items))
-
-
-def test_queries_travel_as_arrays() -> None:
-    query, _ = random_terms(3, 1)
-    back = pickle.loads(pickle.dumps(query))
-    assert isinstance(back, TermCounts)
-    assert all(torch.equal(getattr(back, name), getattr(query, name)) for name in vars(query))
