@@ -1,6 +1,8 @@
 """Middlewares that a request passes before it is parsed, one for each concern: its key, the rate of that, its body,
-and a place. `AdmissionControl` holds our questions to it in front of Ray's proxy in Python, and of Serve's own layers in a
-router, which take longer to pass a request on than we to refuse it.
+and a place.
+
+`AdmissionControl` holds our questions to them in front of Ray's proxy in Python, and of Serve's own layers in a router,
+which take longer to pass a request on than we to refuse it.
 """
 
 import re
