@@ -23,7 +23,7 @@ lint: .venv/installed
 # Two processes for the tests without a cluster; those with one share a cluster in a third.
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (cluster or long)"
-	$(BIN)/pytest -m "cluster and not (faults or long)" --durations=25
+	$(BIN)/pytest -m "cluster and not (faults or long)"
 
 # All that `make test` leaves out: more examples of each property, and what waits, kills, or takes long.
 test-all: .venv/installed

@@ -114,6 +114,13 @@ assert not found, found
     assert done.returncode == 0, done.stderr
 
 
+def test_the_client_and_the_schema_need_no_torch() -> None:
+    names = [*modules_of("schema"), "rails_ray.client"]
+    blocked = {"torch", "numpy", "pyarrow", "ray", "faiss"}
+    done = run_without(blocked, f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)")
+    assert done.returncode == 0, done.stderr
+
+
 def test_nothing_in_the_package_imports_what_is_not_installed_with_it() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert settings["tool"]["setuptools"]["packages"]["find"]["include"] == ["rails_ray*"]

@@ -171,7 +171,7 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
 
         made = {config.kind: config for config in get_args(IndexConfig)}
         if self.index is not None and self.index not in made:
-            raise ValueError(f"--index must be {', '.join(made)}, got {self.index}")
+            raise ValueError(f"--index must be one of {', '.join(made)}, got {self.index}")
         given = dict[str, Any]()
         for option, name in INDEX_OPTIONS.items():
             value = getattr(self, option)

@@ -21,8 +21,7 @@ Search = Callable[..., SearchResponse]
 if TYPE_CHECKING:
     Params = SearchParams
 else:
-    named = [(name, int | None, field(default=None)) for name in PARAM_NAMES]
-    Params = make_dataclass("Params", named, frozen=True, kw_only=True)
+    Params = make_dataclass("Params", [(name, int | None, field(default=None)) for name in PARAM_NAMES], frozen=True)
     Params.__doc__ = SearchParams.__doc__  # what `--help` says
 DEFAULT_URL = "http://127.0.0.1:8000"
 MORE_BY_BUCKETS = "the buckets looked up hold no more items; raise --num-probes to look up more"

@@ -22,7 +22,12 @@ LOOK_S = 1.0  # between two looks at the file of keys
 
 @dataclass(frozen=True, kw_only=True)
 class RankerOptions(RankerArgs, RankerPlacement):
-    """The heavy ranker: which one, how it is called, and where it runs."""
+    """The heavy ranker: which one, how it is called, and where it runs.
+
+    Args:
+        path: Import path, MODULE:NAME. If left out: the version's own.
+        folder: What it reads. If left out: the version's own, or nothing.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,10 @@ class RankerArgs(RankerConfig):
     """The heavy ranker that a deployment calls.
 
     Args:
-        path: its import path, MODULE:NAME, on the ranker's machines.
-        timeout_s: seconds that a call may take, its wait for a place included.
-        concurrency: calls that a replica scores at once.
-        max_in_flight: calls of a router that are under way at once; others wait.
+        path: Import path, MODULE:NAME, on the ranker's machines.
+        timeout_s: Seconds that a call may take, its wait for a place included.
+        concurrency: Calls that a replica scores at once.
+        max_in_flight: Calls of a router that are under way at once; others wait.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", validate_default=True)
@@ -41,9 +41,9 @@ class RankerPlacement:
     """Where the heavy ranker runs.
 
     Args:
-        replicas: replicas of the ranker.
+        replicas: Replicas of the ranker.
         num_cpus: CPUs that each replica reserves.
-        num_gpus: GPUs, or part of one, that each replica reserves.
+        num_gpus: GPUs that each replica reserves; may be a part of one.
     """
 
     replicas: int = 1

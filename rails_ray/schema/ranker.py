@@ -17,8 +17,8 @@ class RankerConfig:
     """Which heavy ranker.
 
     Args:
-        path: its import path, MODULE:NAME, on every machine that calls it; empty for none.
-        folder: what it was trained to, or whatever else it reads; empty if it needs nothing.
+        path: Import path, MODULE:NAME, on every machine that calls it; empty for none.
+        folder: What it reads, such as its weights; empty if it needs nothing.
     """
 
     path: str = ""

@@ -194,6 +194,11 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             2,
             "--hnsw-m must stand beside --index hnsw, got flat",
         ),
+        (
+            ["encode", "--run", "r", "--index", "nope", "--storage", "EMPTY"],
+            2,
+            "--index must be one of flat, ivf, hnsw, got nope",
+        ),
         (["encode", "--recipe", "nope", "--storage", "EMPTY"], 2, "recipe must be one of emoji-mol, "),
         (["index", "rollback", "--storage", "EMPTY"], 1, "a version must have been current before to roll back to it"),
         (["index", "verify", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),

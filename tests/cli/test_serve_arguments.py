@@ -206,9 +206,9 @@ def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost(monkeypatc
     try:
         check_stop = serving._on_signals()
         check_stop()
-        held: Finalized | None = Finalized()
-        held = None  # noqa: F841, as the last reference goes here
-        assert [told.exc_type for told in lost] == [KeyboardInterrupt]
+        finalized = Finalized()
+        del finalized  # its last reference
+        assert [failure.exc_type for failure in lost] == [KeyboardInterrupt]
         with pytest.raises(KeyboardInterrupt):
             check_stop()
     finally:

@@ -7,6 +7,7 @@ import oracles.cutoffs
 from rails_ray.cutoffs.distributions import UNIFORM, BetaDistribution
 from rails_ray.cutoffs.policies import POLICIES, SHARES, MassCutoff, ScoreCutoff, TopKCutoff
 from rails_ray.cutoffs.tuning import LabelledLists, f_beta, held_out, tune, values_of
+from rails_ray.schema.requests import CUTOFF_KINDS
 
 
 def drawn(num_queries: int, k: int, seed: int = 0, num_items: int = 1000) -> LabelledLists:
@@ -119,3 +120,7 @@ def test_what_cannot_be_tuned() -> None:
         tune("top_k", [(1.0, TopKCutoff(1))], drawn(3, 3), 0.0)
     with pytest.raises(ValueError, match="must be one of top_k, score, mass, nucleus, probability, coverage, got 'x'"):
         values_of("x", drawn(3, 3))
+
+
+def test_every_kind_of_cut_off_that_a_request_may_name_can_be_tried() -> None:
+    assert set(POLICIES) == set(CUTOFF_KINDS)

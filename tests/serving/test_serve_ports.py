@@ -27,7 +27,7 @@ def default_ports_taken() -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("default_ports_taken")
+@pytest.mark.usefixtures("ray_cluster", "default_ports_taken")  # the first starts Ray for all tests
 def test_production_serves_at_chosen_ports_where_the_default_ones_are_taken(tmp_path: Path) -> None:
     publish_untrained(tmp_path, write_text_data(tmp_path / "my-data"))
     port, stats, metrics, fallback = free_ports(4)

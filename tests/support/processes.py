@@ -45,14 +45,6 @@ def kill_one(title: str, token: str) -> bool:
     return False
 
 
-def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
-    """Until something is so."""
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline, "it must come to be in time"
-        time.sleep(0.02)  # a file or a process of another program gives no event to wait for
-
-
 def kill_owner(title: str, of: str, token: str) -> bool:
     """SIGKILL one process whose title holds `title`, which owns one of those that hold `of`: those are stopped until
     one has died with its owner, so that none can end its work first. Returns whether there was one to kill."""
@@ -84,6 +76,14 @@ def stop_one(title: str, token: str, pause_s: float, is_killed: bool) -> None:
         process.kill()
     else:
         process.resume()
+
+
+def wait_for(what: Callable[[], bool], timeout_s: float = 90) -> None:
+    """Until something is so."""
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline, "it must come to be in time"
+        time.sleep(0.02)  # a file or a process of another program gives no event to wait for
 
 
 def killed(arguments: list[str], when: Path) -> None:

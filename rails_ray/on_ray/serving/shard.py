@@ -46,7 +46,7 @@ class Shard:
         return await self.listener.address()
 
     async def call(self, method: str, message: bytes) -> bytes:
-        """The message that answers one which came by Serve's handle; raises what the method does."""
+        """Answer a message that came by Serve's handle; raises what the method does."""
         return await answered(self, method, message)
 
     def record_autoscaling_stats(self) -> dict[str, float]:

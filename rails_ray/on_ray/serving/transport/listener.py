@@ -1,5 +1,5 @@
-"""A replica's own HTTP server, for the routers that Serve has told of it: a call through a Serve handle takes several
-times as long as a small search. Each caller shows the replica's key.
+"""HTTP server of one replica. Routers call it directly, because a call through a Serve handle takes several times as
+long as a small search. They learn its address and its key from Serve; each request must show the key.
 """
 
 import asyncio

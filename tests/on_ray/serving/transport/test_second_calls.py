@@ -161,7 +161,7 @@ def test_a_shard_that_is_slow_everywhere_is_not_asked_twice_as_often(monkeypatch
         await replicas.look()
         for own in (one, other):
             own.may_go_on = Slow(0.1)
-        answers = await asyncio.gather(*(replicas.ask("search", MESSAGE, 5) for _ in range(16)))  # .4 s for the last
+        answers = await asyncio.gather(*(replicas.ask("search", MESSAGE, 5) for _ in range(16)))  # 0.4 s for the last
         assert all(answers)
         assert one.num_asked + other.num_asked == 16
 
