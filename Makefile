@@ -1,6 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Tests start dozens of processes, and each would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test test-all lint clean
 
 # One stamp stands for a finished installation, so a second run installs nothing.

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,14 +10,19 @@ import pytest
 import torch
 from hypothesis import settings
 
+from support import shape_checks
 from support.s3_server import new_bucket, s3_server_process, use_s3
 from support.tried import FEW, IS_MANY, MANY
+
+shape_checks.install()
 
 # Ray reads its environment when it is first imported. A token of the session's own: nothing is written to $HOME.
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
 os.environ.pop("RAY_ADDRESS", None)
+# Compiled loops are kept for all processes of all tests: each would compile for seconds.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 
 # Threads that wait for each other on a busy core make small models 40 times slower.
 torch.set_num_threads(1)
@@ -45,6 +51,16 @@ def ray_cluster(s3_server: str) -> Iterator[None]:
         environment.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         with cluster():
             yield
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_by_chance(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ray starts a cluster if it is asked anything, which a test without the mark would leave to those after it."""
+    yield
+    ray = sys.modules.get("ray")
+    if ray is not None and request.node.get_closest_marker("cluster") is None and ray.is_initialized():
+        ray.shutdown()
+        pytest.fail("a test without the mark `cluster` must not start Ray")
 
 
 @pytest.fixture

@@ -23,7 +23,10 @@ TOO_SLOW = re.compile("timed out|deadline exceeded|failed to (start|connect to) 
 
 
 def reserved_device() -> str:
-    """The torch device that Ray has reserved for this task or replica. A GPU that does not exist counts as the CPU."""
+    """The torch device that Ray has reserved for this task or replica. A GPU that does not exist counts as the CPU, and
+    a process that is connected to no cluster has the CPU."""
+    if not ray.is_initialized():  # Ray would start a cluster to answer
+        return "cpu"
     has_gpu = ray.get_runtime_context().get_accelerator_ids().get("GPU") and torch.cuda.is_available()
     return "cuda" if has_gpu else "cpu"
 

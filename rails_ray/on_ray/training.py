@@ -1,8 +1,9 @@
 """Train a run, piece by piece: as many pieces at once as the caller asks for and the cluster has room for.
 
 A piece that shares its gradient is trained by Ray Train, on data-parallel workers that each have a slice of every
-global batch. Any other piece has one independent worker: in a run of Ray Train without a process group, or in a plain
-task, which starts quickly and suits many small pieces.
+global batch; a single worker needs no process group and is a plain task, which starts in a second where Ray Train takes
+eight. Any other piece has one independent worker: in a run of Ray Train without a process group, or in a plain task,
+which suits many small pieces.
 
 The first worker of a piece writes a checkpoint to storage every minute or so. If workers die, all workers of the piece
 restart from it, and no other piece is affected. If the driver dies, the same command resumes the run. No finished work
@@ -237,7 +238,7 @@ def work(assignment: Assignment) -> None:
                 num_workers=group.num_workers(),
                 device=reserved_device(),
             ),
-            placed=ray.train.torch.prepare_model if piece.shares_gradient else _on_reserved_device,
+            placed=ray.train.torch.prepare_model if group.num_workers() > 1 else _on_reserved_device,
             report=report,
             save=partial(runs.write_checkpoint, store, own_run),
             is_due=Every(assignment.checkpoint_s),
@@ -319,8 +320,12 @@ def _finished(begun: Begun) -> list[str]:
 def _start(worker: Worker, assignment: Assignment, settings: Settings) -> "ray.ObjectRef[None]":
     """Start to train a piece. It is retried if its workers die."""
     placing = settings.placing
+    use_gpu = bool(settings.use_gpu)
+    if assignment.piece.shares_gradient and settings.num_workers == 1:
+        reserved = {"num_cpus": 1, "num_gpus": int(use_gpu)}
+        alone = replace(assignment, num_threads=1)  # as a worker of Ray Train
+        return _train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(worker, alone)
     if assignment.piece.shares_gradient:
-        use_gpu = bool(settings.use_gpu)
         scaling = ScalingConfig(num_workers=settings.num_workers, use_gpu=use_gpu)
         backend = TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=math.ceil(settings.timeout_s))
         return _fit_task.remote(worker, assignment, scaling, backend)

@@ -13,7 +13,7 @@ from rails_ray.cli.main import main
 from rails_ray.families.version import Version
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
-from support.examples import publish_untrained, write_text_data, write_vector_data
+from support.examples import publish_here, write_vector_data
 
 
 def command(*words: str, code: int = 0) -> None:
@@ -33,7 +33,7 @@ def test_a_file_becomes_a_folder_and_a_file_again(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize(("component", "column"), [(None, "average"), ("1", "components")])
 def test_what_a_version_stores_of_its_items(component: str | None, column: str, tmp_path: Path) -> None:
-    manifest = publish_untrained(tmp_path, write_text_data(tmp_path / "data"), num_shards=2)
+    manifest = publish_here(tmp_path)
     words = ["index", "export", str(tmp_path / "v.parquet"), "--storage", str(tmp_path)]
     command(*words, *([] if component is None else ["--component", component]))
     written = pq.read_table(tmp_path / "v.parquet")
@@ -57,7 +57,7 @@ def test_what_a_version_stores_of_its_items(component: str | None, column: str, 
 def test_exports_that_cannot_be(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish_untrained(tmp_path, write_text_data(tmp_path / "data"))
+    publish_here(tmp_path)
     code = main(["index", "export", str(tmp_path / "v.parquet"), "--storage", str(tmp_path), *words])
     assert code in (1, 2)
     told = capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_exports_that_cannot_be(
 
 
 def test_ids_that_a_format_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish_untrained(tmp_path, write_text_data(tmp_path / "data"))
+    publish_here(tmp_path)
     words = ["index", "export", str(tmp_path / "v.npy"), "--storage", str(tmp_path)]
     command(*words, code=2)
     assert "write .parquet" in capsys.readouterr().err
@@ -98,7 +98,7 @@ print(json.dumps(rows))
 
 def test_a_version_is_opened_by_plain_pyarrow(tmp_path: Path) -> None:
     """By what docs/indexes.md says of the files of a version, without this package."""
-    publish_untrained(tmp_path, write_text_data(tmp_path / "data"), num_shards=2)
+    publish_here(tmp_path)
     run = subprocess.run(
         [sys.executable, "-c", PLAIN, str(tmp_path)], capture_output=True, check=True, text=True, timeout=60
     )

@@ -93,7 +93,7 @@ def on_s3(ray_cluster: None, s3_server: str) -> OnS3:
     bucket = f"s3://{new_bucket(s3_server)}"
     write_sequences(Storage(f"{bucket}/data"))
     root = f"{bucket}/storage/deep"
-    run = on_ray.train(config_of(f"{bucket}/data"), root, run="rings", num_workers=2, checkpoint_s=0.2)
+    run = on_ray.train(config_of(f"{bucket}/data"), root, run="rings", num_workers=1, checkpoint_s=0.2)
     on_ray.encode(root, "rings", version="v1", num_shards=2, part_items=5)
     return OnS3(root, run, on_ray.publish(root, "v1"))
 

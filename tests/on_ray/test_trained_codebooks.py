@@ -76,7 +76,7 @@ def test_two_workers_train_what_one_process_trains(root: Path) -> None:
 
 
 def test_an_encoder_that_is_trained_with_them_encodes_whatever_items_are_stored_as(root: Path) -> None:
-    on_ray.train(over_mixture(root, when="jointly"), str(root), run="jointly", num_workers=2)
+    on_ray.train(over_mixture(root, when="jointly"), str(root), run="jointly", num_workers=1)
     weights = weights_of(root, "jointly")
     [untrained] = weights_of(root, "mixture").values()
     trained = {
@@ -111,7 +111,7 @@ def test_codebooks_over_vectors_that_are_brought(root: Path) -> None:
     """Nothing else is trained."""
     config = of(small_vector_config("cosine"), root / "vectors")
     items = replace(trained_items(), num_subspaces=7)
-    run = on_ray.train(config.with_family(items=items), str(root), run="brought", num_workers=2)
+    run = on_ray.train(config.with_family(items=items), str(root), run="brought", num_workers=1)
     assert [piece["piece"] for piece in run.training["pieces"]] == ["encoder", "quantizer"]
     version = published(root, "brought", "of-brought")
     assert version.search(np.ones((1, 7)).tolist(), 3, method="lookup", cutoff={"top_k": 3}).results[0].items
@@ -125,7 +125,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(root: Path
     with pytest.raises(
         TrainingError, match=r"step \d+: embeddings of items must be finite .*: lower training.learning_rate"
     ):
-        on_ray.train(config, str(root), run="broken", num_workers=2, checkpoint_s=0.0, timeout_s=5)
+        on_ray.train(config, str(root), run="broken", num_workers=1, checkpoint_s=0.0, timeout_s=5)
     store = Storage(str(root))
     checkpoint = runs.read_checkpoint(store, "broken/quantizer")
     assert checkpoint is not None

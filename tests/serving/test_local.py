@@ -24,13 +24,13 @@ from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
-from support.examples import publish_untrained, write_text_data
+from support.examples import publish_here
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("local")
-    publish_untrained(folder, write_text_data(folder / "data"), num_shards=3)
+    publish_here(folder, num_shards=3)
     calibrations.write(Storage(str(folder)), "v1", STORED)
     return folder
 
@@ -97,7 +97,7 @@ def test_fewer_items_than_k_are_what_there_is(version: LocalVersion) -> None:
 def tempered_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A version whose calibration has fitted temperatures."""
     folder = tmp_path_factory.mktemp("tempered")
-    publish_untrained(folder, write_text_data(folder / "data"), num_shards=3)
+    publish_here(folder, num_shards=3)
     factors = Factors({"held_out": Factor(2.0, 1.9, 2.1, 90)}, Factor(3.0, 2.9, 3.1, 90))
     fitted = replace(STORED, factors=factors, held_out=Background(0.5, 7.0), mass=0.75)
     calibrations.write(Storage(str(folder)), "v1", fitted)
@@ -190,7 +190,7 @@ def test_versions_that_are_not_there(root: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_version_lacks(tmp_path: Path) -> None:
-    publish_untrained(tmp_path, write_text_data(tmp_path / "data"))
+    publish_here(tmp_path)
     with pytest.raises(UnsupportedError, match="cutoff coverage needs a version that is calibrated"):
         local.open(str(tmp_path)).search(["red"], cutoff={"coverage": 0.9})
 

@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from rails_ray.data.batch import PairSampler, WindowSampler
 from rails_ray.data.dataset import Texts
+from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.data.vectors import as_column
 from rails_ray.families.bm25.config import Bm25Config
@@ -40,7 +41,7 @@ from rails_ray.modules.losses.config import NoneConfig
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.modules.similarities.states import ItemState, QueryState
+from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.storage import codes, manifest, parts, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
@@ -280,13 +281,12 @@ def publish_here(root: Path, num_shards: int = 2) -> manifest.Manifest:
     storage = Storage(str(root))
     config = replace(small_config(), data=DataConfig(folder=str(write_text_data(root / "data"))))
     read, model = read_data(config, Storage(".")), DualEncoderTraining.of(config).model()
-    with torch.no_grad():
-        items = model.encode_items(model.item_features(read.item_inputs))
+    items = encode_items(model, model.item_features(read.item_inputs))
     planned = parts.plan([len(items) // num_shards] * num_shards, part_items=len(items))
     for part in planned:
-        own = slice(part.first_row, part.first_row + part.num_items)
+        own = range(part.first_row, part.first_row + part.num_items)
         named = pa.table({"item_id": read.item_ids.column.slice(part.first_row, part.num_items)})
-        parts.write_part(storage, "v1", part, item_part(named, items.taken(own)))
+        parts.write_part(storage, "v1", part, item_part(named, take(items, [*own])))
     files = {manifest.CONFIG: to_json(config), manifest.WEIGHTS: weight_files.to_bytes(model)}
     encoded = parts.finish(
         storage, "v1", planned, run="r", query={"text": "string"}, files=files.items(), cutoff_mass=0.999
