@@ -159,6 +159,15 @@ def allowed_here(config: RunConfig, allow_code: Sequence[str] = ()) -> AllowedCo
 CODEC = TypeAdapter(RunConfig)
 
 
+def checked(config: RunConfig) -> RunConfig:
+    """The config, each of whose fields has a value of its type: Python takes any.
+
+    Raises:
+        ValueError: if one has not.
+    """
+    return from_json(CODEC.dump_json(config, warnings=False))
+
+
 def to_json(config: RunConfig) -> bytes:
     return CODEC.dump_json(config, indent=1)
 

@@ -130,7 +130,7 @@ def encode(
     found = runs.read(store, run, min_chunks)
     trained = run_config = config.from_json(found.config)
     newer = run_config.data if data is None else data.over(run_config.data)
-    run_config = served_family(with_data(run_config, newer)).stored_as(**stored)
+    run_config = config.checked(served_family(with_data(run_config, newer)).stored_as(**stored))
     own = served_family(run_config, allowed)
     own.check_code(has_ranker=True)  # before any work; whether a new item calls the ranker is not known yet
     corpus = read_corpus(run_config, store)

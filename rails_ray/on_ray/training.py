@@ -191,7 +191,7 @@ def begin(run_config: RunConfig, storage: Storage, run: str | None = None, allow
     """
     allowed = allowed or config.allowed_here(run_config)
     read = read_data(run_config, storage)  # raises if the data are wrong, before anything starts
-    run_config = for_data(run_config, read, allowed)
+    run_config = config.checked(for_data(run_config, read, allowed))
     own = training_family(run_config, allowed)
     pieces, leave = own.pieces(), own.begin(read)
     for remark in own.remarks(read):
@@ -322,9 +322,9 @@ def _start(worker: Worker, assignment: Assignment, settings: Settings) -> "ray.O
     placing = settings.placing
     use_gpu = bool(settings.use_gpu)
     if assignment.piece.shares_gradient and settings.num_workers == 1:
-        reserved = {"num_cpus": 1, "num_gpus": int(use_gpu)}
         alone = replace(assignment, num_threads=1)  # as a worker of Ray Train
-        return _train_task.options(**reserved, max_retries=MAX_RESTARTS).remote(worker, alone)
+        task = _train_task.options(num_cpus=1, num_gpus=int(use_gpu), max_retries=MAX_RESTARTS)
+        return task.remote(worker, alone)
     if assignment.piece.shares_gradient:
         scaling = ScalingConfig(num_workers=settings.num_workers, use_gpu=use_gpu)
         backend = TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=math.ceil(settings.timeout_s))

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 from numpy import ndarray
+from pydantic import TypeAdapter, ValidationError
 
 from rails_ray.errors import ConflictError, DamagedError
 from rails_ray.schema.ranker import RankerConfig
@@ -170,9 +171,12 @@ def read_finished(storage: Storage, name: str) -> Matrix | None:
     if not storage.exists(path):
         return None
     try:
-        return Matrix(**read_json(storage, path))
-    except TypeError as error:
-        raise DamagedError(f"{storage}/{path} must say what a matrix cost, got: {error}: make it anew") from None
+        return TypeAdapter(Matrix).validate_python(read_json(storage, path))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise DamagedError(
+            f"{storage}/{path} must say what a matrix cost, got: {first['loc'][0]}: {first['msg']}: make it anew"
+        ) from None
 
 
 def _checked(storage: Storage, path: str, query_ids: pa.ChunkedArray, first: int, num_items: int) -> pa.Table:

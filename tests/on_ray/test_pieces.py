@@ -29,7 +29,6 @@ from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.resources import TrainResources
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.training import Begun, Settings, begin, fit_pieces
 from rails_ray.storage import codes, runs
@@ -38,8 +37,8 @@ from rails_ray.training import checkpoints
 from rails_ray.training.loop import train
 from support.command_line import options_of
 from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
+from support.one_serve import served
 from support.pieces import CountingPiece
-from support.ports import free_port
 from support.processes import finished, interrupted, kill_one, kill_owner, killed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -367,7 +366,7 @@ def test_queries_that_are_numbers_from_data_to_a_current_version(kind: str, tmp_
     on_ray.encode(str(tmp_path), "r", version="other")  # whose name was not taken by what was refused
     if kind == "vector":  # as numbers of features are read of JSON's words, they are what needs a server
         return
-    with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True), port=free_port()) as url:
+    with served(ServeArgs(storage=str(tmp_path), allow_anonymous=True)) as url:
         queries = [{"features": {"5": 1.0}}, {"features": {"11": 2.0, "30": 0.5}}, {"features": {}}]
         found = httpx.post(f"{url}/v1/search", json={"queries": queries, "k": 1}, timeout=60).json()["results"]
     assert [result["items"] for result in found[:2]] == [[5], [11]]

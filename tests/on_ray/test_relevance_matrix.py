@@ -20,6 +20,7 @@ from rails_ray.families.config import DataConfig
 from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.on_ray.relevance_matrix import Sampling, fill
+from rails_ray.on_ray.resources import TrainResources
 from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.rankers.calling import scores_of
 from rails_ray.schema.ranker import RankerConfig
@@ -198,7 +199,7 @@ def test_a_matrix_in_a_bucket_trains(tmp_path: Path, s3: str) -> None:
     matrix = fill(s3, "m", str(data), BY_PAIRS)
     assert matrix.folder.startswith("s3://")
     config = replace(small_rbe_config(), data=DataConfig(folder=matrix.folder))
-    on_ray.train(config, s3, run="r", num_workers=1)
+    on_ray.train(config, s3, run="r", num_workers=1, placing=TrainResources(backend="tasks"))
     on_ray.publish(s3, on_ray.encode(s3, "r", version="v", num_shards=2).version)
     assert len(local.open(s3, ranker=by_pairs).search(["red hat"], k=4).results[0].items) == 4
 

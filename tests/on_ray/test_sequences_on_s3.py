@@ -24,7 +24,6 @@ from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.brute_force import BruteForce
@@ -34,7 +33,7 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
-from support.ports import free_port
+from support.one_serve import served
 from support.s3_server import new_bucket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -100,7 +99,7 @@ def on_s3(ray_cluster: None, s3_server: str) -> OnS3:
 
 @pytest.fixture(scope="module")
 def url(on_s3: OnS3) -> Iterator[str]:
-    with served(ServeArgs(storage=on_s3.root, allow_anonymous=True), port=free_port()) as address:
+    with served(ServeArgs(storage=on_s3.root, allow_anonymous=True)) as address:
         yield address
 
 

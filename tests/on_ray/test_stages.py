@@ -290,6 +290,8 @@ def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -
         on_ray.train(replace(run_config, seed=1), storage, run="first")
     with pytest.raises(ValueError, match=r"run must be made of letters, digits, .*, got '\.\./x'"):
         on_ray.train(run_config, storage, run="../x")
+    with pytest.raises(ValueError, match="seed: Input should be a valid integer"):
+        on_ray.train(replace(run_config, seed="one"), storage)
     with pytest.raises(ValueError, match="num_workers must be at least 1, got 0"):
         on_ray.train(run_config, storage, num_workers=0)
     with pytest.raises(ValueError, match=r"training\.batch_size must be a multiple of the 3 workers, got 16"):

@@ -20,8 +20,9 @@ def checked(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     if function is None:
         return partial(checked, typechecker=typechecker)
     if isinstance(function, type):
-        if is_dataclass(function) and "__init__" in vars(function):
-            function.__init__ = checked(function.__init__, typechecker=typechecker)
+        own = vars(function).get("__init__")
+        if is_dataclass(function) and "jaxtyping" in repr(getattr(own, "__annotations__", "")):
+            function.__init__ = checked(own, typechecker=typechecker)
         return function
     if any(isinstance(hint, str) for hint in function.__annotations__.values()):
         return _by_jaxtyping(function, typechecker=typechecker)  # which can resolve names that are defined later

@@ -36,6 +36,7 @@ from rails_ray.storage.filesystem import Storage
 
 ANSWER_TIMEOUT_S = 120.0  # for the first answer of an application whose replicas run
 LOOK_S = 0.2  # between two looks at an application that starts
+QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 NUM_STARTS = 3  # tries to start Ray Serve: it kills proxies that are not ready in time
 
 
@@ -120,27 +121,38 @@ def served(
             raise ValueError(problem)
     target = application(args, placement)
     _check_not_running()
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     try:
-        start_serve(HTTPOptions(**http_options(host, port)), quiet)
-        run = ray_serve.RunTarget(target=target, name=NAME, route_prefix="/", logging_config=quiet)
-        ray_serve.run_many([run], wait_for_applications_running=False)
+        start_serve(host, port)
         url = f"http://{host}:{port}"
-        _wait_until_healthy(url, ProgressWatch())
+        deploy(target, url)
         yield url
     finally:
         if not leave_serve:
             ray_serve.shutdown()
 
 
-def start_serve(options: HTTPOptions, logging_config: LoggingConfig) -> None:
-    """Raises:
-    UnavailableError: if Ray Serve does not start.
+def deploy(target: Application, url: str) -> None:
+    """Deploy the application on the Ray Serve that listens at the URL, and wait until it answers.
+
+    Raises:
+        UnavailableError: if it does not start.
     """
+    run = ray_serve.RunTarget(target=target, name=NAME, route_prefix="/", logging_config=QUIET)
+    ray_serve.run_many([run], wait_for_applications_running=False)
+    _wait_until_healthy(url, ProgressWatch())
+
+
+def start_serve(host: str, port: int) -> None:
+    """Start Ray Serve, to listen there.
+
+    Raises:
+        UnavailableError: if it does not start.
+    """
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    options = HTTPOptions(**http_options(host, port))
     for starts_left in reversed(range(NUM_STARTS)):
         try:
-            ray_serve.start(http_options=options, logging_config=logging_config)
+            ray_serve.start(http_options=options, logging_config=QUIET)
             return
         except RayActorError as error:
             if not starts_left:

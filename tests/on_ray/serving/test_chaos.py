@@ -27,7 +27,7 @@ TEXTS = ["red", "blue hat", "gold ring"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iterator[chaos_clients.Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, no_serve: None) -> Iterator[chaos_clients.Server]:
     root: Path = tmp_path_factory.mktemp("chaos")
     publish_untrained(root, write_text_data(root / "my-data"))
     args = ServeArgs(storage=str(root), allow_anonymous=True, max_requests=MOST_REQUESTS, max_answered_items=MOST_ITEMS)

@@ -20,7 +20,7 @@ from support.processes import wait_for
 from support.ranked import BY_PAIRS, by_pairs
 from support.served_version import FromRoot
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.usefixtures("no_serve")]
 DEADLINES: dict[str, dict[str, Any]] = {
     "red hat": {},
     "blue": {"deadline_ms": 1000},

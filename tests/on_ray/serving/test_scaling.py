@@ -42,7 +42,7 @@ async def asked_until_there_are_more(url: str, texts: list[str]) -> None:
     await asyncio.gather(*clients)
 
 
-def test_direct_calls_count_as_load(tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_calls_count_as_load(tmp_path: Path, no_serve: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "TARGET_ONGOING", 0.05)  # a shard of sixty items is idle most of the time
     publish_untrained(tmp_path, write_text_data(tmp_path / "my-data"))
     args = ServeArgs(storage=str(tmp_path), allow_anonymous=True)

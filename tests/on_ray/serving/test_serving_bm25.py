@@ -17,12 +17,11 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.recipes import by_name
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_text_data
-from support.ports import free_port
+from support.one_serve import served
 from support.served_version import ASKED, NO_CHUNKS, TEXTS, AtUrl
 
 pytestmark = [pytest.mark.cluster]
@@ -50,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Itera
     on_ray.train(config, str(root), run="r")
     on_ray.encode(str(root), "r", version="v1", num_shards=2, part_items=17)
     on_ray.publish(str(root), "v1")
-    with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True), port=free_port()) as url:
+    with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True)) as url:
         yield Server(url, root, read_data(config, Storage(str(root))))
 
 

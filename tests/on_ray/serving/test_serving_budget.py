@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.serving import local
 from support.examples import publish_untrained, write_text_data
-from support.ports import free_port
+from support.one_serve import served
 from support.ranked import SLOW_S, by_pairs
 from support.served_version import FromRoot
 
@@ -34,7 +33,7 @@ def server(
     ranker = RankerArgs(path="support.ranked:troubled")
     args = ServeArgs(storage=str(root), allow_anonymous=True, ranker=ranker, deadline_s=2)
     placement = DeploymentSize(ranker=RankerPlacement(replicas=2, num_cpus=0.1))
-    with served(args, placement, port=free_port()) as url:
+    with served(args, placement) as url:
         yield Server(url, root, request.param)
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from rails_ray.families.vector_items.storing import PqItems
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.serving.local import LocalVersion
-from support.ports import free_port
+from support.one_serve import served
 from support.served_version import ASKED, TEXTS, AtUrl
 from support.untrained_runs import published, write_runs
 
@@ -34,7 +33,7 @@ def pair(
     write_runs(root)
     items = PqItems(num_subspaces=3, num_codewords=request.param, has_vectors=request.param == 16, nlist=3)
     version = published(root, "mixture", "codes", items=items)
-    with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True), port=free_port()) as url:
+    with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True)) as url:
         yield AtUrl(url), version
 
 

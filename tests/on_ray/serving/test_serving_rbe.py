@@ -10,11 +10,10 @@ import httpx
 import pytest
 import ray
 
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.serving import client, local
-from support.ports import free_port
+from support.one_serve import served
 from support.ranked import NUM_SUPPORTS, by_pairs
 from support.served_version import FromRoot
 
@@ -28,7 +27,7 @@ def server(rbe_root: Path) -> Iterator[FromRoot]:
     """Two shards, and a ranker of two replicas."""
     args = ServeArgs(storage=str(rbe_root), allow_anonymous=True, ranker=TROUBLED)
     placement = DeploymentSize(ranker=RankerPlacement(replicas=NUM_REPLICAS, num_cpus=0.1))
-    with served(args, placement, port=free_port()) as url:
+    with served(args, placement) as url:
         yield FromRoot(url, rbe_root)
 
 

@@ -12,13 +12,12 @@ from rails_ray.cli.main import main
 from rails_ray.families.shards import Items
 from rails_ray.families.solar.model import Solar
 from rails_ray.families.version import Version
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_solar, write_text_data
-from support.ports import free_port
+from support.one_serve import served
 from support.searchers import make_searchable
 from support.served_version import ASKED, TEXTS, AtUrl
 
@@ -47,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Itera
     store = Storage(str(root))
     model = Version(store, published).model
     assert isinstance(model, Solar)
-    with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True), port=free_port()) as url:
+    with served(ServeArgs(storage=str(root), timeout_s=30, allow_anonymous=True)) as url:
         yield Server(url, model, Version(store, published).items())
 
 

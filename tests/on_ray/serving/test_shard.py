@@ -146,7 +146,7 @@ def test_a_shard_that_fails_in_one_round_of_a_nucleus_is_in_neither(tmp_path: Pa
 
 @pytest.mark.cluster
 @pytest.mark.long
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("no_serve")
 def test_over_http_what_a_version_lacks_is_told_and_the_rest_answers(tmp_path: Path) -> None:
     publish_without(tmp_path, "average")
     body = {"queries": [{"text": "red"}], "k": 5, "cutoff": {"top_k": 5}}

@@ -27,7 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> list[Any]:
             raise ActorDiedError
 
     monkeypatch.setattr(ray_serve, "start", start)
-    app.start_serve(HTTPOptions(host="127.0.0.1", port=8000), LoggingConfig())
+    app.start_serve("127.0.0.1", 8000)
     return tries
 
 

@@ -12,7 +12,7 @@ from support.ports import free_port
 from support.served_version import AtUrl
 from support.stored_code import OF_TEXTS, publish_with_encoder
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.usefixtures("no_serve")]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import pytest
 
 from rails_ray import on_ray
 from rails_ray.families.version import Version
-from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_untrained, write_text_data
-from support.ports import free_port
+from support.one_serve import served
 from support.served_version import Served
 
 
@@ -22,5 +21,5 @@ def served_version(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) 
     on_ray.calibrate(str(root), split="train")
     storage = Storage(str(root))
     items = Version(storage, published).items()
-    with served(ServeArgs(storage=str(root), timeout_s=5, allow_anonymous=True), port=free_port()) as url:
+    with served(ServeArgs(storage=str(root), timeout_s=5, allow_anonymous=True)) as url:
         yield Served(url, root, published, Version(storage, published).model, items.item_ids, items.state)
