@@ -30,8 +30,8 @@ test: lint
 
 # All that `make test` leaves out: more examples of each property, and what waits, kills, or takes long.
 test-all: .venv/installed
-	RAILS_RAY_EXAMPLES=many $(BIN)/pytest -n 2 --dist worksteal -m "hypothesis and not (cluster or long)"
-	$(BIN)/pytest -m "faults or long" --durations=40
+	RAILS_RAY_EXAMPLES=many $(BIN)/pytest -n 2 --dist worksteal -m "(hypothesis or long) and not cluster"
+	$(BIN)/pytest -m "cluster and (faults or long)" --durations=40
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

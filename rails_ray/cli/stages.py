@@ -87,13 +87,17 @@ class OfRecipe(AllowsCode, Stored, AskedOfHistories):
             raise ValueError(f"--data.exclude-seen must agree with {named}, got {data.exclude_seen}: give one of them")
         return dataclasses.replace(self.config, data=dataclasses.replace(data, exclude_seen=own))
 
-    def check_resume(self) -> None:
-        """Raises:
-        ValueError: if `resume` is set and no such run was begun.
+    def check_can_begin(self) -> None:
+        """Look for mistakes before a cluster starts.
+
+        Raises:
+            ValueError: if there are no data, or `resume` is set and no such run was begun.
         """
+        from rails_ray.families.data import check_has_data
         from rails_ray.storage import runs
         from rails_ray.storage.filesystem import Storage
 
+        check_has_data(self.config)
         if self.resume and not (self.run_name and runs.is_begun(Storage(self.storage), self.run_name)):
             raise ValueError(
                 f"--resume needs --run to name a run that was begun in {self.storage}, got {self.run_name!r}: leave "
@@ -114,7 +118,7 @@ class Train(OfRecipe):
 
         name = self.run_name or timed_name(self.config.name)
         run_config = self.chosen()
-        self.check_resume()
+        self.check_can_begin()
         with rendering.bar(out, f"train {name}") as on_progress, cluster(self.workers + 2):
             run = on_ray.train(
                 run_config,
@@ -277,7 +281,7 @@ class Pipeline(OfRecipe):
             say_seen(report.to_dict()["seen_items"], report.split)
 
         run_config = self.chosen()
-        self.check_resume()
+        self.check_can_begin()
         with cluster(self.workers + 2):
             done = pipeline(
                 run_config,

@@ -54,18 +54,26 @@ def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
     return corpus
 
 
-def sources(config: RunConfig, storage: Storage) -> Sources:
-    """Where the tables of a run are."""
-    data = with_data(config, config.data).data
-    if data.folder is not None or data.places:
-        return Sources(data.folder, data.places)
-    form, sizes = training_family(config).form, (config.data.num_valid, config.data.num_test, config.data.split_seed)
-    packaged = form.packaged
-    if packaged is None:
+def check_has_data(config: RunConfig) -> None:
+    """Raises:
+    ValueError: if a run has no data: its config names none, and its recipe comes with none.
+    """
+    data, form = with_data(config, config.data).data, training_family(config).form
+    if data.folder is None and not data.places and form.packaged is None:
         raise ValueError(
             f"recipe {config.name} needs a data set with {form.tables}, got none: name --data.folder, or for encode "
             "--folder"
         )
+
+
+def sources(config: RunConfig, storage: Storage) -> Sources:
+    """Where the tables of a run are."""
+    check_has_data(config)
+    data = with_data(config, config.data).data
+    if data.folder is not None or data.places:
+        return Sources(data.folder, data.places)
+    packaged, sizes = training_family(config).form.packaged, (data.num_valid, data.num_test, data.split_seed)
+    assert packaged is not None
     folder = Storage(f"{storage}/data/{packaged.name}-{'-'.join(map(str, sizes))}")
     if not folder.exists(f"{packaged.files[-1]}.parquet"):
         made = packaged.tables(*sizes)

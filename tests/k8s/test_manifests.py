@@ -18,6 +18,8 @@ from support.manifests import (
     the,
 )
 
+pytestmark = pytest.mark.long
+
 PLAIN_KINDS_OF = "1.30"  # of Kubernetes: old enough for most clusters
 
 

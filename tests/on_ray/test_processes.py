@@ -89,6 +89,7 @@ def test_a_process_that_ends_by_itself_is_waited_for(started: list[subprocess.Po
     assert started[0].stdout.read() == b"ended\n"  # not by a signal
 
 
+@pytest.mark.long
 def test_a_cluster_leaves_no_process_of_its_own_and_all_others() -> None:
     done = subprocess.run([sys.executable, "-c", A_TASK_LEAVES_A_PROCESS], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]

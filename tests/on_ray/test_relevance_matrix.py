@@ -194,6 +194,7 @@ def test_a_block_of_holes_is_scored_once_more(tmp_path: Path) -> None:
     assert matrix.num_calls > 12 * matrix.num_queries
 
 
+@pytest.mark.long
 def test_a_matrix_in_a_bucket_trains(tmp_path: Path, s3: str) -> None:
     data = write_text_data(tmp_path / "data", num_items=30)
     matrix = fill(s3, "m", str(data), BY_PAIRS)

@@ -36,7 +36,7 @@ from rails_ray.storage.runs import Run
 from support.one_serve import served
 from support.s3_server import new_bucket
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster"), pytest.mark.long]
 
 NUM_USERS, NUM_ITEMS = 40, 30
 
@@ -158,7 +158,6 @@ def history_of(on_s3: OnS3, user: int) -> list[str]:
     return [row["item_id"] for row in table.to_pylist() if row["user_id"] == user]
 
 
-@pytest.mark.long
 def test_a_user_and_the_users_history_find_the_same_and_nothing_seen(on_s3: OnS3, url: str) -> None:
     history = history_of(on_s3, 3)
     queries = [{"user_id": 3}, {"history": history}, {"history": [*history, "unknown"]}]
@@ -174,7 +173,6 @@ def test_a_user_and_the_users_history_find_the_same_and_nothing_seen(on_s3: OnS3
     assert client.index(url)["query"] == {"history": "string", "user_id": "int64"}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -253,7 +251,6 @@ def test_storage_that_fails_on_a_worker_is_told_in_a_sentence(on_s3: OnS3) -> No
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.long
 def test_the_server_says_what_is_wrong_over_http(url: str) -> None:
     response = httpx.post(f"{url}/v1/search", json={"queries": [{"user_id": 3}], "k": 0}, timeout=30)
     assert response.status_code == 422

@@ -54,6 +54,7 @@ def codebooks(root: Path, version: str) -> torch.Tensor:
     return quantizers.from_bytes(Storage(str(root)).read(f"versions/{version}/{quantizers.NAME}"))[0].codebooks
 
 
+@pytest.mark.long
 def test_two_workers_train_what_one_process_trains(root: Path) -> None:
     """Cross-device negatives: the gradient is that of the whole batch."""
     store, config = Storage(str(root)), over_mixture(root)

@@ -195,6 +195,7 @@ def test_what_a_version_lacks(tmp_path: Path) -> None:
         local.open(str(tmp_path)).search(["red"], cutoff={"coverage": 0.9})
 
 
+@pytest.mark.long
 def test_ray_is_not_imported(root: Path) -> None:
     """By the snippet of the module's docstring, as it were."""
     code = f"""

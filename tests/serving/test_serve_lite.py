@@ -21,7 +21,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.Signals) -> None:
     keys, port = tmp_path / "keys", free_port()
     keys.write_text(f"{KEY}\n")
@@ -48,7 +48,7 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         process.communicate()
 
 
-@pytest.mark.parametrize("options", [[], ["--log-queries"]])
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.long), ["--log-queries"]])
 def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options: list[str]) -> None:
     port = free_port()
     process = processes.command(

@@ -36,6 +36,7 @@ def test_encoding_and_publishing_through_failures(s3: str, proxy: FaultyProxy, m
 
 
 @pytest.mark.parametrize("fault", [answer(500, "InternalError"), lose_answer], ids=["500", "lost"])
+@pytest.mark.long
 def test_a_damaged_manifest_is_mended_through_failures(s3: str, proxy: FaultyProxy, fault) -> None:
     storage = Storage(s3)
     encoded = encode(storage, "v1", [2, 2])

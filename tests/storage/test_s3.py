@@ -144,6 +144,7 @@ def test_a_server_that_is_slow_once(s3: str, proxy: FaultyProxy, impatient: None
 
 
 @pytest.mark.parametrize("call", ["write", "read", "list"])
+@pytest.mark.long
 def test_a_server_that_does_not_answer(s3: str, monkeypatch: pytest.MonkeyPatch, impatient: None, call: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -222,6 +222,7 @@ def test_neighbors_beyond_64_bits(tmp_path: Path) -> None:
         list(open_lists(str(tmp_path / "v.h5")).blocks())
 
 
+@pytest.mark.long
 def test_a_data_folder_on_s3(tmp_path: Path, s3: str) -> None:
     folder = Storage(f"{s3}/data")
     source = bench_file(tmp_path / "v.h5", rows(50, 4), "angular", np.zeros((6, 2)), rows(6, 4))

@@ -245,6 +245,7 @@ print(num_rows, most - before)
 
 
 @pytest.mark.parametrize("format", ["fbin", "npy", "fvecs", "faiss", "hdf5", "parquet"])
+@pytest.mark.long
 def test_memory_holds_a_block(tmp_path: Path, format: str) -> None:
     """200 MB are written and read, and memory grows by less than 64 MB. For Parquet it is Arrow's that is measured, and
     the ids need some too. FAISS holds an index that it reads."""

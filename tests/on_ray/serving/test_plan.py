@@ -173,6 +173,7 @@ def test_the_config_in_the_repository_is_what_the_command_prints() -> None:
 
 
 @pytest.mark.parametrize("path", [IMPORT_PATH, "serve.app:build"])
+@pytest.mark.long
 def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -> None:
     module, name = path.split(":")
     done = subprocess.run(

@@ -14,7 +14,7 @@ from support.one_serve import served
 from support.ranked import SLOW_S, by_pairs
 from support.served_version import FromRoot
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 TEXTS = ["red hat", "blue", "green boat"]
 
 
@@ -23,7 +23,7 @@ class Server(FromRoot):
     similarity: str
 
 
-@pytest.fixture(scope="module", params=["dot product", pytest.param("mixture", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["dot product", "mixture"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
 ) -> Iterator[Server]:

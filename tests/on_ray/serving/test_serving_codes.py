@@ -24,7 +24,7 @@ BODIES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module", params=[16, 20])
+@pytest.fixture(scope="module", params=[pytest.param(16, marks=pytest.mark.long), 20])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
 ) -> Iterator[tuple[AtUrl, LocalVersion]]:

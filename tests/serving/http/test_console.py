@@ -13,7 +13,7 @@ from support.browser import chromium, needs_browser
 from support.ports import free_port
 from support.processes import wait_for
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.long]
 KEY = "a-key-of-the-test-1"
 
 

@@ -33,7 +33,7 @@ def distance(one: Tensor, other: Tensor) -> tuple[float, float]:
     return 1 - float(a @ b / (a.norm() * b.norm())), abs(float(b.norm() / a.norm()) - 1)
 
 
-@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("num_workers", [2, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", [case for case in cases() if case.form in FORMS], ids=str)
 def test_workers_have_the_gradient_of_one_process(case: Case, num_workers: int) -> None:
     loss, gradients = expected(case, num_workers)

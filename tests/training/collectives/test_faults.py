@@ -95,6 +95,7 @@ def test_a_worker_that_dies_is_missed_at_once(call: str, tmp_path: Path) -> None
     )
 
 
+@pytest.mark.long
 def test_a_worker_that_does_not_come_is_missed_after_the_timeout() -> None:
     first, _ = in_processes(faulty_worker.one_is_late, 2, timeout_s=2.0)
     assert re.match(
