@@ -24,7 +24,7 @@ lint: .venv/installed
 	$(BIN)/lint-imports
 
 # Two processes for the tests without a cluster; those with one share a cluster in a third.
-test: lint
+test: .venv/installed
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (cluster or long)"
 	$(BIN)/pytest -m "cluster and not (faults or long)"
 

@@ -15,6 +15,7 @@ from support.cross_device_worker import BASELINES, FORMS, Case, Proof, by_slices
 
 Found = tuple[float, dict[str, Tensor]]
 SMALLEST = 1e-9  # of a gradient's norm: below it, it is zero but for rounding
+NUM_WORKERS = [2, pytest.param(3, marks=pytest.mark.long)]
 
 
 @cache
@@ -33,7 +34,7 @@ def distance(one: Tensor, other: Tensor) -> tuple[float, float]:
     return 1 - float(a @ b / (a.norm() * b.norm())), abs(float(b.norm() / a.norm()) - 1)
 
 
-@pytest.mark.parametrize("num_workers", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_workers", NUM_WORKERS)
 @pytest.mark.parametrize("case", [case for case in cases() if case.form in FORMS], ids=str)
 def test_workers_have_the_gradient_of_one_process(case: Case, num_workers: int) -> None:
     loss, gradients = expected(case, num_workers)
@@ -56,7 +57,7 @@ def test_workers_have_the_gradient_of_one_process(case: Case, num_workers: int) 
     assert any("temperature" in name for name in gradients) == (case.loss != "sampled_softmax")
 
 
-@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("num_workers", NUM_WORKERS)
 @pytest.mark.parametrize("form", BASELINES)
 def test_the_baselines_have_another_gradient(form: str, num_workers: int) -> None:
     case = Case("towers mixture", form=form)
@@ -95,7 +96,7 @@ def test_bfloat16_rounds_and_is_proved_where_it_does() -> None:
     assert 1e-7 < distance(at_once[name], of_slices[name])[0] < 1e-2
 
 
-@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("num_workers", NUM_WORKERS)
 def test_descent_with_and_without_clipping_goes_the_same_way(num_workers: int) -> None:
     of_first = on_workers(num_workers)[0].weights
     for (form, is_clipped), weights in of_first.items():
