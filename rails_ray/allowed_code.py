@@ -83,7 +83,7 @@ class AllowedCode:
                 f"{self.reader} must name a {what} that rails-ray has, or one in a module of your own, got {path!r}"
             )
         raise ValueError(
-            f"{self.reader} names the {what} {path!r}, code that this process was not told to run: if you trust "
+            f"{self.reader} names the {what} {path!r}, code that this process is not allowed to run: if you trust "
             f"everyone who can write to its storage, allow it by --allow-code {module}, by allow_code in Python and in "
             f"Serve's args, or by {VARIABLE}"
         )

@@ -1,6 +1,6 @@
 """Progress of a long pass over items or queries, from where it is counted to where it is shown.
 
-    with shown(on_progress):                  # whoever shows it
+    with shown(on_progress):                  # the caller that shows it
         rank_all(...)
 
     advance(done, total, "queries ranked")    # wherever it is done

@@ -1,7 +1,6 @@
-"""How long parts of some work take: noted where they are done, for whoever wants to know. What lies between knows
-nothing of it.
+"""Timers that nested code reports to the nearest `noted()` block; the code in between passes nothing on.
 
-    with noted() as seconds:        # whoever wants to know
+    with noted() as seconds:        # the block that collects
         retriever.search(...)
     seconds["score"]
 

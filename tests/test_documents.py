@@ -206,6 +206,16 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     assert {str(file.relative_to(ROOT)): found for file in files if (found := begun.findall(file.read_text()))} == {}
 
 
+def test_nobody_is_told_and_whoever_is_nobody() -> None:
+    """Two words that name nothing: say who tells what, and who that is."""
+    words = re.compile(r"\b(told|whoever)\b", re.IGNORECASE)
+    files = [
+        *sorted((ROOT / "rails_ray").rglob("*.py")),
+        *(ROOT / file for file in DOCUMENTS if "log/" not in str(file)),
+    ]
+    assert {str(file.relative_to(ROOT)): found for file in files if (found := words.findall(file.read_text()))} == {}
+
+
 def test_the_first_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 

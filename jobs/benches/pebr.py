@@ -87,7 +87,7 @@ def rows_of(
             yield from equal(config, before, after, mean_kept)
         case "coverage":
             yield from coverage(config, before, after, len(data.item_ids))
-        case "length" if training_family(config).offers.has_trained_temperature:
+        case "length" if training_family(config).cutoff_support.has_trained_temperature:
             yield from lengths_by_value(config, before, after)
 
 
@@ -115,21 +115,21 @@ def policies(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[tup
     num_queries, longest = scores.shape
     yield "top_k", lambda number: np.full(num_queries, min(round(number), longest)), 1, longest
     yield "score", lambda number: above(np.full(num_queries, -number)), -1.0, 1.0
-    if training_family(config).offers.has_trained_temperature:
+    if training_family(config).cutoff_support.has_trained_temperature:
         backgrounds = {
             "uniform": UNIFORM,
             "sphere": sphere(DualEncoderTraining.of(config).own.components.width),
             "fitted": fitted_background(before),
         }
         for name, background in backgrounds.items():
-            distribution = training_family(config).offers.distribution(background)
+            distribution = training_family(config).cutoff_support.distribution(background)
             # the share left out, by its logarithm to the base of 10
             yield f"mass {name}", lambda x, d=distribution: above(d.quantile(10.0**-x, temperature)), 1e-4, 250.0
-    distribution = training_family(config).offers.distribution()
+    distribution = training_family(config).cutoff_support.distribution()
     calibration = Calibration(positives_of(before, distribution), distribution)
     yield "coverage", lambda c: above(calibration.threshold(c, temperature)), 0.001, 0.995
     assert after.log_normaliser is not None
-    softmax = NucleusCutoff(training_family(config).offers.logit, after.log_normaliser, 0.5, longest)
+    softmax = NucleusCutoff(training_family(config).cutoff_support.logit, after.log_normaliser, 0.5, longest)
     probability = np.exp(softmax.log_probability(scores, temperature))
     held = probability.cumsum(axis=1)
     yield "nucleus", lambda c: np.minimum((held < c).sum(axis=1) + 1, longest), 0.0, 1.0
@@ -165,7 +165,7 @@ def quality(kept: NDArray[np.int64], after: Ranking, members: NDArray[np.bool_],
 
 def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int) -> Iterator[dict[str, object]]:
     """Nominal against measured, calibrated for all queries alike and by tertile of tau_q."""
-    distribution = training_family(config).offers.distribution()
+    distribution = training_family(config).cutoff_support.distribution()
     for num_segments in (1, 3):
         calibration = Calibration(positives_of(before, distribution), distribution, num_segments)
         lists = {one.nominal: one for one in list_lengths(calibration, after, num_items, LEVELS)}
@@ -176,7 +176,7 @@ def coverage(config: RunConfig, before: Ranking, after: Ranking, num_items: int)
 
 def lengths_by_value(config: RunConfig, before: Ranking, after: Ranking) -> Iterator[dict[str, object]]:
     """Table 2: mean lengths by mass as trained, by coverage as calibrated; Figure 2: all lengths at one coverage."""
-    distribution = training_family(config).offers.distribution()
+    distribution = training_family(config).cutoff_support.distribution()
     calibration = Calibration(positives_of(before, distribution), distribution)
     groups = _tertiles(after.num_relevant)
     for value in MASSES:

@@ -62,7 +62,7 @@ def rankings(
         for split in ("valid", "test"):
             on_step(0, 1, f"rank {split}")
             k = min(LONGEST_LIST, len(data.item_ids))
-            ranking = rank_all(model, items, data.queries[split], k, training_family(config).offers.logit)
+            ranking = rank_all(model, items, data.queries[split], k, training_family(config).cutoff_support.logit)
             made |= {f"{split}.{name}": value for name, value in dataclasses.asdict(ranking).items()}
         storage.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".safetensors").write_bytes(weight_files.to_bytes(model))

@@ -81,28 +81,28 @@ def job(name: str, arguments: Sequence[str] | None = None) -> int:
         arguments: the command's arguments, without its name.
     """
     code = EXIT_FAILED
-    told: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
+    result: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
     try:
         command = _parsed([name, *(sys.argv[1:] if arguments is None else arguments)])
         if command is None:  # help: no job has ended
-            told = None
+            result = None
             return 0
         _check_storage(command)
         _quiet_ray()
-        told = command.run() or {}
+        result = command.run() or {}
         code = 0
     except (ValueError, RailsRayError, OSError) as error:
         code = _fail(error, EXIT_BAD_ARGUMENT if isinstance(error, ValueError) else EXIT_FAILED)
-        told = {"error": str(error)}
+        result = {"error": str(error)}
     except SystemExit as error:  # Ray's way to end a driver at a signal: `ray job stop` sends SIGTERM
-        told = {"error": f"the job must end by itself, got signal {error.code}"}
+        result = {"error": f"the job must end by itself, got signal {error.code}"}
         raise
     except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}"}
+        result = {"error": f"{type(error).__name__}: {error}"}
         raise
     finally:
-        if told is not None:
-            print(json.dumps({"job": name, **told}), flush=True)
+        if result is not None:
+            print(json.dumps({"job": name, **result}), flush=True)
     return code
 
 

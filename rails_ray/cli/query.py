@@ -103,7 +103,7 @@ class Query(AllowsCode):
             if result.error is not None:
                 errors.print(f"rails-ray: {name!r}: {result.error}", highlight=False, markup=False, soft_wrap=True)
             elif budget and result.budget is not None:
-                out.print(f"{name!r}: {_told(result.budget)}", highlight=False, markup=False, soft_wrap=True)
+                out.print(f"{name!r}: {_budget_line(result.budget)}", highlight=False, markup=False, soft_wrap=True)
 
     def budget(self) -> dict[str, Any]:
         """The field `budget` of the request, if there is one.
@@ -156,7 +156,7 @@ class Query(AllowsCode):
         return asked
 
 
-def _told(budget: BudgetResult) -> str:
+def _budget_line(budget: BudgetResult) -> str:
     """Say what became of a budget."""
     order = "the heavy ranker's order" if budget.is_reranked else "the index's order"
     reason = "" if budget.reason is None else f": {budget.reason}"

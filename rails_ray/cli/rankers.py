@@ -46,7 +46,7 @@ class TrainRanker:
         self._check_options()
         load()
         started = time.monotonic()
-        told = self._boosted() if self.kind == "boosted" else self._cross_encoder()
+        report = self._boosted() if self.kind == "boosted" else self._cross_encoder()
         seconds = time.monotonic() - started
         out.print(f"ranker in {self.to}: {seconds:.0f} s of training", highlight=False, soft_wrap=True)
         out.print(
@@ -56,7 +56,7 @@ class TrainRanker:
             markup=False,
             soft_wrap=True,
         )
-        return {"ranker": str(self.to), "seconds": round(seconds, 3), **told}
+        return {"ranker": str(self.to), "seconds": round(seconds, 3), **report}
 
     def _check_options(self) -> None:
         """Raises:

@@ -259,8 +259,8 @@ class Serve(AllowsCode, Stored):
 
     def _tell(self, url: str) -> None:
         keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
-        told = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
-        out.print(told, highlight=False, soft_wrap=True)
+        line = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
+        out.print(line, highlight=False, soft_wrap=True)
 
     def _ranker(self, own: Any) -> Any:
         """The heavy ranker to deploy: the one that is named, or else the version's own; None for none."""
@@ -277,8 +277,8 @@ class Serve(AllowsCode, Stored):
         try:
             return TypeAdapter(RankerArgs).validate_python(chosen)
         except ValidationError as error:
-            name, _, told = sentence(dict(error.errors()[0])).partition(" ")
-            raise ValueError(f"--ranker.{name.replace('_', '-')} {told}") from None
+            name, _, rest = sentence(dict(error.errors()[0])).partition(" ")
+            raise ValueError(f"--ranker.{name.replace('_', '-')} {rest}") from None
 
 
 def _on_signals() -> Callable[[], None]:
@@ -317,13 +317,13 @@ def _telling(keys_file: str | None) -> Callable[[], None]:
 
     if keys_file is None:
         return lambda: None
-    keys, told = KeysFile(keys_file), None
+    keys, last_problem = KeysFile(keys_file), None
 
     def tell() -> None:
-        nonlocal told
+        nonlocal last_problem
         problem = keys.look().problem
-        if problem != told:
-            told = problem
+        if problem != last_problem:
+            last_problem = problem
             if problem is None:
                 out.print(f"the keys of {keys_file} are valid", highlight=False, soft_wrap=True)
             else:

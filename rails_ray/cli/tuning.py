@@ -111,11 +111,13 @@ def tune_cutoffs(
         own.check_can_be_asked(read)
         model = own.trained_model(runs.weights(store, found))
         items = own.run_items(store, run, model, read)
-        cutoffs = Cutoffs.of(own.offers, len(items), found.cutoff_mass, None)
+        cutoffs = Cutoffs.of(own.cutoff_support, len(items), found.cutoff_mass, None)
         return _tuned(run, cutoffs, model, items, read.queries[split], split, kinds or list(POLICIES), beta)
     stored = VersionQueries.read(store, version, data, [split], allowed)
     calibration = calibrations.read_current(store, stored.version)
-    cutoffs = Cutoffs.of(training_family(stored.config).offers, len(stored.items), stored.cutoff_mass, calibration)
+    cutoffs = Cutoffs.of(
+        training_family(stored.config).cutoff_support, len(stored.items), stored.cutoff_mass, calibration
+    )
     queries = stored.queries(split)
     return _tuned(stored.version, cutoffs, stored.model, stored.items, queries, split, kinds or list(POLICIES), beta)
 

@@ -34,7 +34,7 @@ from rails_ray.cutoffs.distributions import ScoreDistribution, check_temperature
 from rails_ray.cutoffs.segments import Segments
 
 # Masses 1 - 10^-x, even in x from .5 to 1 - 1e-12: the share left out is what spaces thresholds evenly. Below .5, as a
-# fitted tau_q may need where few of the relevant can be told from the rest, the masses themselves are even.
+# fitted tau_q may need where few relevant items stand out, the masses themselves are even.
 CANDIDATE_MASSES = np.concatenate([np.arange(1, 10) / 20, 1 - 10 ** -np.linspace(np.log10(2), 12, 60)])
 NUM_SEGMENTS = 3  # of tau_q
 ROUNDING = 1e-7  # of a score, in quantiles and in float32: a positive at v_c is kept

@@ -166,8 +166,8 @@ def _scanned(rows: FileRows, tables: Iterator[pa.Table]) -> CorpusScan:
 
 def digest_of(scans: Sequence[CorpusScan]) -> str:
     """The sha256 of all items, and of how files cut them."""
-    told = "|".join(f"{scan.rows.num_rows} {sorted(scan.digests.items())}" for scan in scans)
-    return hashlib.sha256(told.encode()).hexdigest()
+    described = "|".join(f"{scan.rows.num_rows} {sorted(scan.digests.items())}" for scan in scans)
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
 def check_distinct(source: ItemSource, scans: Sequence[CorpusScan]) -> None:

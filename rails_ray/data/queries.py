@@ -88,7 +88,7 @@ class Visits(ItemLists):
     """Histories: what somebody interacted with, in time order, when, and who it was.
 
     times: seconds since any one moment, in the order of `rows`; -1 where it is not known. None if it never is.
-    users: a number of whoever it is, -1 if nobody knows. None if nobody ever does.
+    users: number of the user of each query, -1 if it is not known; None if no user is known.
     """
 
     times: NDArray[np.int64] | None = None

@@ -64,7 +64,7 @@ class ServedFamily(ABC):
 
     @property
     @abstractmethod
-    def offers(self) -> CutoffSupport:
+    def cutoff_support(self) -> CutoffSupport:
         """Return what cut-offs may build on."""
 
     # Data

@@ -78,7 +78,7 @@ class TrainingFamily(ServedFamily):
     def validation(self, storage: Storage, run: str, model: Model, read: DataSet) -> Report:
         """The report on the validation queries of a run's model, all pieces together; cut off by mass if the run
         trains tau_q."""
-        distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
+        distribution = self.cutoff_support.distribution() if self.cutoff_support.has_trained_temperature else None
         items = partial(self.run_items, storage, run, model, read)
         return validate(model, items, read.queries["valid"], distribution)
 

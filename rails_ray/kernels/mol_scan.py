@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 BLOCK_PAIRS = 2**19  # B * x * P of a block: its cosines take 2 MB, which stay in the cache through the gate
-GPU_BLOCK_PAIRS = 2**23  # 32 MB: a GPU has no such cache, and waits for whoever launches its kernels
+GPU_BLOCK_PAIRS = 2**23  # 32 MB: a GPU has no such cache, and waits for its kernels to be launched
 LARGEST_EXPONENT = 60.0  # e^60 is far from the end of float32, and so is a sum of P of them
 KEPT_NUMBERS = 2**24  # 64 MB: what a search of more candidates takes, it gives back
 PRUNED_SHARE = 0.6  # of a block's items must need a gate for gathering them to cost more than it saves

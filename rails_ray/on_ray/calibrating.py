@@ -90,14 +90,14 @@ def _calibrate(
 ) -> CalibrationReport:
     store = Storage(storage)
     found = VersionQueries.read(store, version, data, [split, measured_on], allowed)
-    offers = served_family(found.config).offers
-    offers.check_bounded_scores()
+    cutoff_support = served_family(found.config).cutoff_support
+    cutoff_support.check_bounded_scores()
 
     def ranked(split: str, watching: Sequence[Callable[[AllScores], None]]) -> Ranking:
         k = min(LONGEST_LIST, len(found.items))
         return rank_all(found.model, found.items, found.queries(split), k, watching=watching)
 
-    likelihoods = [] if offers.training_logit is None else [LogLikelihoods(offers.logit)]
+    likelihoods = [] if cutoff_support.training_logit is None else [LogLikelihoods(cutoff_support.logit)]
     before = ranked(split, likelihoods)
     fitted = None
     try:
@@ -105,14 +105,16 @@ def _calibrate(
     except ValueError:
         if background == "fitted":
             raise
-    chosen = offers.background(background, fitted)
-    distribution = offers.distribution(chosen)
+    chosen = cutoff_support.background(background, fitted)
+    distribution = cutoff_support.distribution(chosen)
     positives = positives_of(before, distribution)
     if not positives.num_queries:
         raise ValueError(f"split {split!r} must hold a query with a relevant item in the index, got none")
     calibration = Calibration(positives, distribution, num_segments)
-    backgrounds = backgrounds_of(offers, fitted, before)
-    factors, unfitted = fitted_factors(offers, backgrounds, before, likelihoods[0].values() if likelihoods else None)
+    backgrounds = backgrounds_of(cutoff_support, fitted, before)
+    factors, unfitted = fitted_factors(
+        cutoff_support, backgrounds, before, likelihoods[0].values() if likelihoods else None
+    )
     calibrations.write(
         store,
         found.version,
@@ -126,10 +128,10 @@ def _calibrate(
             created_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             factors=factors,
             held_out=backgrounds.get(HELD_OUT),
-            mass=fitted_mass(offers, backgrounds, factors, before),
+            mass=fitted_mass(cutoff_support, backgrounds, factors, before),
         ),
     )
-    watching = nuclei_watched(offers, factors)
+    watching = nuclei_watched(cutoff_support, factors)
     after = ranked(measured_on, list(watching.values()))
     return report_on(
         calibration,
@@ -138,6 +140,6 @@ def _calibrate(
         measured_on,
         len(found.items),
         factors,
-        shares_kept(offers, backgrounds, factors, watching, after, len(found.items)),
+        shares_kept(cutoff_support, backgrounds, factors, watching, after, len(found.items)),
         [*unfitted, *seen.left_out(found.queries(split), split)],
     )

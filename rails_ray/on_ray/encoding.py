@@ -1,6 +1,6 @@
 """Encode the items of a run with Ray Data into the parts of an index version.
 
-The items are scanned first, a task a file: what is wrong is told before anything is written, and the driver learns how
+The items are scanned first, a task a file: mistakes are found before anything is written, and the driver learns how
 many items each file has, never the items. Then tasks of consecutive items read row groups, encode and write, a part at
 a time, so that no process holds more than a part and a batch.
 """
@@ -29,7 +29,7 @@ from rails_ray.families.items import Fitting, ItemEncoder, NewCodes
 from rails_ray.families.registry import served_family
 from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
-from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.failures import plain_errors
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
 from rails_ray.on_ray.task_runner import run_tasks
 from rails_ray.storage import manifest, parquet, parts, runs
@@ -247,7 +247,7 @@ def scan(source: ItemFiles | ListedItems, part_items: int, num_shards: int | Non
     Raises:
         NotFoundError, ValueError: as `ItemSource.scan`, and if an id occurs twice.
     """
-    with told_plainly():
+    with plain_errors():
         scans = [_scan.remote(source, number) for number in range(source.num_files)]
         found: Scanned = ray.get(_together.remote(source, part_items, num_shards, *scans))
     return found

@@ -77,11 +77,11 @@ def _evaluate(
         of_run.check_can_be_asked(data)
         model = of_run.trained_model(runs.weights(store, found))
         items = of_run.run_items(store, run, model, data)
-        distribution = of_run.offers.distribution()
+        distribution = of_run.cutoff_support.distribution()
         return report.evaluate(model, items, data.queries[split], split, cutoff_mass, distribution)
     own = VersionQueries.read(store, version, data_config, [split], allowed)
     stored = calibrations.read_current(store, own.version)
-    cutoffs = Cutoffs.of(training_family(own.config).offers, len(own.items), own.cutoff_mass, stored)
+    cutoffs = Cutoffs.of(training_family(own.config).cutoff_support, len(own.items), own.cutoff_mass, stored)
     mass = cutoffs.version_mass
     return report.evaluate(
         own.model,

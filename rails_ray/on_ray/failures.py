@@ -9,7 +9,7 @@ from rails_ray.errors import RailsRayError, UnavailableError
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
     """Inside the block, raise one of our own errors in place of the Ray failure that it caused.
 
     Ray's error is an instance of both, but its text is a traceback of another process.
@@ -32,9 +32,9 @@ def told_plainly() -> Iterator[None]:
         raise cause from None
 
 
-def _without_retries(told: str) -> str:
+def _without_retries(message: str) -> str:
     """A message without what Ray Data adds about its retries."""
-    return told.partition("\nFailed to apply UDF")[0]
+    return message.partition("\nFailed to apply UDF")[0]
 
 
 def own_cause(error: BaseException) -> Exception | None:

@@ -13,7 +13,7 @@ from rails_ray.families import config
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.shards import read_part
-from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.failures import plain_errors
 from rails_ray.search.indexes import faiss_index
 from rails_ray.storage import indexes, manifest
 from rails_ray.storage.filesystem import Storage
@@ -35,7 +35,7 @@ def build(storage: Storage, described: Encoded, config_json: bytes) -> list[Inde
     names, num_shards = own.index_names, len(described.shard_items)
     stored = {(entry.shard, entry.name) for entry in indexes.read_built(storage, version, num_shards, names)}
     missing = [(shard, name) for name in names for shard in range(num_shards) if (shard, name) not in stored]
-    with told_plainly():
+    with plain_errors():
         fitted = {name: _fitted.remote(root, described, config_json, name) for name in {name for _, name in missing}}
         ray.get([_built.remote(root, described, config_json, *asked, fitted[asked[1]]) for asked in missing])
     return indexes.read_built(storage, version, num_shards, names)

@@ -106,7 +106,10 @@ def pipeline(
             allow_code=allow_code,
             on_progress=on_progress,
         )
-    if calibrations.current(store, name) is None and served_family(from_json(trained.config)).offers.has_bounded_scores:
+    if (
+        calibrations.current(store, name) is None
+        and served_family(from_json(trained.config)).cutoff_support.has_bounded_scores
+    ):
         with stage(f"calibrate {name}") as on_progress:
             calibrate(storage, version=name, allow_code=allow_code, on_progress=on_progress)
             on_progress(1, 1, "versions")

@@ -29,7 +29,7 @@ def with_descendants(processes: Collection[psutil.Process]) -> list[psutil.Proce
 def end(processes: Collection[psutil.Process]) -> None:
     """Wait until the processes have ended, and kill those that have not after `GRACE_S` seconds.
 
-    A process is told from a later one of the same number by the time of its start.
+    The time of its start distinguishes a process from a later one of the same number.
     """
     _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
     for process in alive:

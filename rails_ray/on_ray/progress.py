@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 
 from rails_ray import counting
 from rails_ray.errors import StorageError
-from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.failures import plain_errors
 
 POLL_S = 0.2  # seconds between looks
 
@@ -104,7 +104,7 @@ def in_task(function: Callable[..., Result], *arguments: Any, on_progress: OnPro
     """
     board = None if on_progress is None else new_board()
     try:
-        with told_plainly():
+        with plain_errors():
             reference = _counted.remote(function, board, *arguments)
             if on_progress is not None:
                 _pass_on_until(reference, board, on_progress)

@@ -49,10 +49,10 @@ class RunState:
         at_work = [name for name in begun if name not in self.done and name not in self.failed]
         notes = [f"{name} {begun[name][2]}" for name in at_work[:MOST_SHOWN]]
         more = [f"{len(at_work) - MOST_SHOWN} more"] if len(at_work) > MOST_SHOWN else []
-        told = ", ".join([*notes, *more])
-        return steps, total, f"{len(self.done)} of {len(self.pieces)} pieces" + (told and f": {told}")
+        text = ", ".join([*notes, *more])
+        return steps, total, f"{len(self.done)} of {len(self.pieces)} pieces" + (text and f": {text}")
 
-    def told(self, run: str) -> str:
+    def failure_message(self, run: str) -> str:
         """Which pieces failed and why, and which could not start without them."""
         if self.is_one:
             return f"training of run {run!r} must end with a model, got: {self.failed['']}"

@@ -72,12 +72,12 @@ def submit(
         raise ValueError(f"num_cpus must be at least 0, got {num_cpus:g}")
     for noisy in ("ray._private.runtime_env.packaging", "ray.dashboard.modules.dashboard_sdk"):
         logging.getLogger(noisy).setLevel(logging.WARNING)  # they log a line for each file that is not sent
-    with _told_plainly(f"a cluster must take job {job} at {address}"):
+    with _plain_errors(f"a cluster must take job {job} at {address}"):
         client = JobClient(address)
         _start(client, job, shlex.join(entrypoint), working_dir, dict(environment or {}), num_cpus)
     for text in log_of(client, job, address):
         on_log(text)
-    with _told_plainly(f"job {job} must be followed to its end at {address}"):
+    with _plain_errors(f"job {job} must be followed to its end at {address}"):
         return _exit_code(client.get_job_info(job))
 
 
@@ -143,7 +143,7 @@ def log_of(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]
     Raises:
         UnavailableError: if the cluster goes away and does not come back.
     """
-    told, broken_since = 0, None
+    num_printed, broken_since = 0, None
     while True:
         started = time.monotonic()
         has_ended, log = False, ""
@@ -155,11 +155,11 @@ def log_of(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]
             broken_since = broken_since or started
             # The log of an ended job may be gone with its machine; its end is known.
             if not has_ended and started - broken_since > RECONNECT_S:
-                with _told_plainly(f"job {job} must be followed to its end at {address}"):
+                with _plain_errors(f"job {job} must be followed to its end at {address}"):
                     raise error
-        if len(log) > told:
-            yield log[told:]
-            told = len(log)
+        if len(log) > num_printed:
+            yield log[num_printed:]
+            num_printed = len(log)
         if has_ended:
             return
         # Ray returns only the whole log. The longer that takes, the less often we ask.
@@ -167,7 +167,7 @@ def log_of(client: JobSubmissionClient, job: str, address: str) -> Iterator[str]
 
 
 @contextmanager
-def _told_plainly(what: str) -> Iterator[None]:
+def _plain_errors(what: str) -> Iterator[None]:
     try:
         yield
     except AuthenticationError:

@@ -8,7 +8,7 @@ import ray.data
 from ray.data import ActorPoolStrategy, TaskPoolStrategy
 from ray.util.annotations import RayDeprecationWarning
 
-from rails_ray.on_ray.failures import told_plainly
+from rails_ray.on_ray.failures import plain_errors
 
 MAX_DEATHS = 8  # of the processes of one task; Ray Data itself would try for ever
 
@@ -42,7 +42,7 @@ def run_tasks(do: Callable[[int], None], num_tasks: int, num_workers: int, num_g
     context.enable_progress_bars, context.raise_original_map_exception = False, True
     size = min(num_workers, num_tasks)
     numbers = ray.data.range(num_tasks, override_num_blocks=num_tasks)
-    with told_plainly(), warnings.catch_warnings():
+    with plain_errors(), warnings.catch_warnings():
         # Ray Data has no other name for these (2.60), and without them a task that kills its process is tried for ever.
         warnings.simplefilter("ignore", RayDeprecationWarning)
         if num_gpus:

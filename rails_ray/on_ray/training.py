@@ -276,7 +276,7 @@ def fit_pieces(
         TrainingError: if pieces fail.
     """
     board = None if on_progress is None else new_board()
-    told = partial(
+    assignment_of = partial(
         Assignment,
         storage=str(begun.storage),
         run=begun.run,
@@ -289,7 +289,7 @@ def fit_pieces(
     try:
         while True:
             for piece in standing.ready()[: settings.num_at_once - len(running)]:
-                running[_start(worker, told(piece=piece), settings)] = piece
+                running[_start(worker, assignment_of(piece=piece), settings)] = piece
                 standing.waiting.remove(piece)
             if on_progress is not None:
                 on_progress(*standing.seen(latest(board)))
@@ -309,7 +309,7 @@ def fit_pieces(
         if board is not None:
             ray.kill(board)
     if standing.failed or standing.waiting:
-        raise TrainingError(standing.told(begun.run))
+        raise TrainingError(standing.failure_message(begun.run))
 
 
 def _finished(begun: Begun) -> list[str]:

@@ -3,7 +3,7 @@ heavy ranker, and is sent what each answers, or the exception that came instead.
 
     rounds.send(None) -> AskShards    rounds.send(answers) -> AskRanker ..    StopIteration(value) at the end
 
-Whoever drives it brings the requests to the shards; a test does so by hand. The work between two rounds may take a
+Its driver brings the requests to the shards; a test does so by hand. The work between two rounds may take a
 while, as a table may have to be made.
 
 Axes: B queries.
@@ -111,11 +111,11 @@ def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> ND
     return total
 
 
-def unanswered_error(answers: Sequence[Any], told: str, advice: str = "try again") -> UnavailableError:
+def unanswered_error(answers: Sequence[Any], message: str, advice: str = "try again") -> UnavailableError:
     """Make the error of too few shards that answered: a `BusyError` if the queue of one was full."""
     if any(isinstance(answer, BusyError) for answer in answers):
-        return BusyError(f"{told}, as the queue of another is full: {advice}")
-    return UnavailableError(f"{told}: {advice}")
+        return BusyError(f"{message}, as the queue of another is full: {advice}")
+    return UnavailableError(f"{message}: {advice}")
 
 
 def check_refusals(answers: Sequence[Any]) -> None:

@@ -169,7 +169,7 @@ class _Above:
 
     def _merge(self) -> None:
         self.parts, self.num_pending = [self.top_k()], 0
-        is_full = self.num_above > self.k  # not before: an item left out could not be told from one below
+        is_full = self.num_above > self.k  # not before: an item left out would look like one below
         if is_full.any():
             self.reach = torch.where(is_full, self.parts[0].scores[:, -1], self.reach)
 

@@ -39,11 +39,11 @@ def coverage_of(
         shards_answered=len(sizes), num_shards=len(answers), items_searched=sum(sizes), num_items=sum(shard_items)
     )
     if not sizes or coverage.items_searched < min_coverage * coverage.num_items:
-        told = (
+        message = (
             f"min_coverage must be reached, {min_coverage:g} of {coverage.num_items} items, got "
             f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards"
         )
-        raise unanswered_error(answers, told, "try again or ask for less")
+        raise unanswered_error(answers, message, "try again or ask for less")
     return coverage
 
 
@@ -61,7 +61,7 @@ def results_of(
     """The merged and cut list of each query.
 
     Args:
-        has_temperature: whether tau_q is trained, and told.
+        has_temperature: whether tau_q is trained, and part of the answer.
         lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)

@@ -120,7 +120,7 @@ class Batches:
             found = await self._search(first.request.model_copy(update={"queries": queries}))
             listed = list(found.results) if found.is_small else await asyncio.to_thread(list, found.results)
             results = iter(listed)
-        except OF_ONE_REQUEST:  # whose it is, and how it is told, only each request alone can say
+        except OF_ONE_REQUEST:  # run each request alone, to find the one and its message
             await asyncio.gather(*map(self._alone, batch))
         except Exception as error:
             for own in batch:
@@ -151,7 +151,7 @@ def _is_exact(result: QueryResult) -> bool:
 
 
 def _tell(own: _Waiting, answered: Answered, began: float) -> None:
-    with suppress(asyncio.InvalidStateError):  # whoever asked has gone
+    with suppress(asyncio.InvalidStateError):  # the client has gone
         own.answer.set_result(replace(answered, stages={"queue": began - own.since, **answered.stages}))
 
 

@@ -169,8 +169,8 @@ class Reranking:
             for text, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, BaseException):
                     where = f"queries[{texts.index(text)}]"
-                    told = deadline.told(answer)
-                    found[text] = Supported(error=f"{where} must have its supports scored, got: {told}")
+                    reason = deadline.reason(answer)
+                    found[text] = Supported(error=f"{where} must have its supports scored, got: {reason}")
                 else:
                     self.kept.keep(text, answer)
                     found[text] = Supported(answer, len(self.supports))
@@ -219,7 +219,7 @@ class Reranking:
                 if len([answer for answer in answers if isinstance(answer, ShardResponse)]) < num_shards:
                     lost = LateError("a shard did not answer the search of a later round")
                     for query in active:
-                        spent[query].stop(deadline.told(lost))
+                        spent[query].stop(deadline.reason(lost))
                     break
                 found = found_items(answers, asked, take(state, active))
             chosen = [spent[query].choose(own, num_calls) for query, own in zip(active, found, strict=True)]
@@ -231,7 +231,7 @@ class Reranking:
                 break
             if deadline.has_passed:
                 for query in active:
-                    spent[query].stop(deadline.told())
+                    spent[query].stop(deadline.reason())
                 break
             asked_for = [
                 (queries[query]["text"], tuple(item.item_id for item in own))
@@ -245,7 +245,7 @@ class Reranking:
             for query, own, call in zip(active, chosen, asked_for, strict=True):
                 answer = scores[call]
                 if isinstance(answer, BaseException):
-                    spent[query].stop(deadline.told(answer))
+                    spent[query].stop(deadline.reason(answer))
                 else:
                     spent[query].learn(own, answer)
         return Spent(spent, not sizes)
@@ -336,15 +336,15 @@ def _certificate(spent: Spending, result: QueryResult) -> CertificateResult:
     """A reranked list is exact if the ranker scored every item."""
     if len(spent.ranked) == result.num_searched and result.certificate.reason is None:
         return CertificateResult(is_exact=True, gap=0.0, reason=None)
-    told = result.certificate.reason or f"the heavy ranker scored {len(spent.ranked)} of {result.num_searched} items"
-    return CertificateResult(is_exact=False, gap=None, reason=told)
+    reason = result.certificate.reason or f"the heavy ranker scored {len(spent.ranked)} of {result.num_searched} items"
+    return CertificateResult(is_exact=False, gap=None, reason=reason)
 
 
 def unranked(plain: Iterable[QueryResult], calls_used: Sequence[int]) -> Iterator[QueryResult]:
     """Results of queries whose supports alone were scored."""
     for result, used in zip(plain, calls_used, strict=True):
-        told = BudgetResult(calls_used=used, is_reranked=False, reason=NO_BUDGET)
-        yield result.model_copy(update={"budget": told})
+        own = BudgetResult(calls_used=used, is_reranked=False, reason=NO_BUDGET)
+        yield result.model_copy(update={"budget": own})
 
 
 def in_order(answered: Iterable[QueryResult], supported: Sequence[Supported]) -> Iterator[QueryResult]:

@@ -251,7 +251,7 @@ def _no_server(url: str, error: object) -> UnavailableError:
 
 
 class _Exchange:
-    """A request and its tries, whoever makes them.
+    """A request and its tries, for the client and its asynchronous twin.
 
     pause_s: seconds to wait before the next try.
     """
@@ -268,7 +268,7 @@ class _Exchange:
         if self._left and (_has_died(came) or (self._is_patient and _may_pass(came))):
             self._left -= 1
             if self._is_patient:
-                self.pause_s = _told_pause_s(came, self._next_s)
+                self.pause_s = _retry_pause_s(came, self._next_s)
                 self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
             return None
         if isinstance(came, httpx.TransportError):
@@ -288,9 +288,9 @@ def _may_pass(came: httpx.Response | httpx.TransportError) -> bool:
     return isinstance(came, httpx.TransportError) or came.status_code in BUSY
 
 
-def _told_pause_s(came: httpx.Response | httpx.TransportError, otherwise_s: float) -> float:
-    told = came.headers.get("retry-after", "") if isinstance(came, httpx.Response) else ""
-    return min(float(told), LONGEST_PAUSE_S) if told.isdigit() else otherwise_s
+def _retry_pause_s(came: httpx.Response | httpx.TransportError, otherwise_s: float) -> float:
+    header = came.headers.get("retry-after", "") if isinstance(came, httpx.Response) else ""
+    return min(float(header), LONGEST_PAUSE_S) if header.isdigit() else otherwise_s
 
 
 def _answer(url: str, response: httpx.Response) -> dict[str, Any]:

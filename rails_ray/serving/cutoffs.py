@@ -34,14 +34,14 @@ NO_CALIBRATION = "none"  # the deployment started without a calibration
 class Cutoffs:
     """The cut-offs that a version offers.
 
-    offers: which cut-offs the model's scores allow.
+    cutoff_support: which cut-offs the model's scores allow.
     num_items: items of the version.
     version_mass: the best mass by F1 in calibration, or else in training; None if the model has no trained tau_q.
     stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
     default: the deployment's cut-off; None for the version's.
     """
 
-    offers: CutoffSupport
+    cutoff_support: CutoffSupport
     num_items: int
     version_mass: float | None
     stored: StoredCalibration | None = None
@@ -64,24 +64,24 @@ class Cutoffs:
         described, store = version.described, version.storage
         name = calibration or calibrations.current(store, version.name) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
-        offers = version.family.offers
-        found = replace(Cutoffs.of(offers, described.num_items, described.cutoff_mass, stored), default=default)
+        cutoff_support = version.family.cutoff_support
+        found = replace(Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored), default=default)
         asked = found.resolve(None, None)
         found.policy(asked, found.limit(asked, None), np.zeros(1))
         return found
 
     @staticmethod
     def of(
-        offers: CutoffSupport, num_items: int, cutoff_mass: float | None, stored: StoredCalibration | None
+        cutoff_support: CutoffSupport, num_items: int, cutoff_mass: float | None, stored: StoredCalibration | None
     ) -> "Cutoffs":
         """The cut-offs of a model's scores.
 
         Args:
             cutoff_mass: the best mass by F1 in training, which a calibration that has fitted its own replaces.
         """
-        ready = None if stored is None else calibration_of(offers, stored)
+        ready = None if stored is None else calibration_of(cutoff_support, stored)
         mass = cutoff_mass if stored is None or stored.mass is None else stored.mass
-        return Cutoffs(offers, num_items, mass, stored, ready)
+        return Cutoffs(cutoff_support, num_items, mass, stored, ready)
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
@@ -137,7 +137,7 @@ class Cutoffs:
         if cutoff.mass is not None:
             return MassCutoff(cutoff.mass, self.distribution(cutoff.background), min_items=least, max_items=max_items)
         if cutoff.coverage is not None:
-            self.offers.check_bounded_scores()
+            self.cutoff_support.check_bounded_scores()
             if self.calibration is None:
                 raise UnsupportedError(
                     "cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray "
@@ -147,7 +147,7 @@ class Cutoffs:
         if cutoff.nucleus is not None:
             assert log_normaliser is not None
             return NucleusCutoff(
-                self.factors.tempered_logit(self.offers.logit),
+                self.factors.tempered_logit(self.cutoff_support.logit),
                 log_normaliser,
                 cutoff.nucleus,
                 self.num_items,
@@ -157,14 +157,14 @@ class Cutoffs:
         if cutoff.probability is not None:
             assert log_normaliser is not None
             return ProbabilityCutoff(
-                self.factors.tempered_logit(self.offers.logit),
+                self.factors.tempered_logit(self.cutoff_support.logit),
                 log_normaliser,
                 cutoff.probability,
                 min_items=least,
                 max_items=max_items,
             )
         if cutoff.score is not None:
-            self.offers.check_score(cutoff.score)
+            self.cutoff_support.check_score(cutoff.score)
             return ScoreCutoff(cutoff.score, min_items=least, max_items=max_items)
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
@@ -182,13 +182,13 @@ class Cutoffs:
     @property
     def softmax_logit(self) -> ScoreLogit | None:
         """The training logit at the fitted temperature; None if the model has none."""
-        logit = self.offers.training_logit
+        logit = self.cutoff_support.training_logit
         return None if logit is None else self.factors.tempered_logit(logit)
 
     @property
     def calibrated_temperature(self) -> NDArray[np.float64] | None:
         """tau_q of the calibration queries [Q]; None without a calibration, or if tau_q is not trained."""
-        if self.calibration is None or not self.offers.has_trained_temperature:
+        if self.calibration is None or not self.cutoff_support.has_trained_temperature:
             return None
         return self.calibration.positives.temperature
 
@@ -196,7 +196,7 @@ class Cutoffs:
         """Raises:
         UnsupportedError: if the version has no logit; cut-offs by the softmax over all items need one.
         """
-        self.offers.check_logit()
+        self.cutoff_support.check_logit()
 
     def distribution(self, background: str | None = None) -> ScoreDistribution:
         """The distribution of a relevant item's score, at the fitted temperature.
@@ -207,7 +207,7 @@ class Cutoffs:
         Raises:
             UnsupportedError: if tau_q is not trained, or the background needs a calibration that the version lacks.
         """
-        self.offers.check_temperature()
+        self.cutoff_support.check_temperature()
         name = background or self.factors.background
         fitted = None if self.stored is None else self.stored.held_out if name == HELD_OUT else self.stored.fitted
         if name in ("fitted", HELD_OUT) and fitted is None:
@@ -215,10 +215,10 @@ class Cutoffs:
                 f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
                 "and restart the server, or use uniform or sphere"
             )
-        distribution = self.offers.distribution(self.offers.background(name, fitted))
+        distribution = self.cutoff_support.distribution(self.cutoff_support.background(name, fitted))
         return self.factors.tempered_distribution(distribution, name)
 
 
-def calibration_of(offers: CutoffSupport, stored: StoredCalibration) -> Calibration:
+def calibration_of(cutoff_support: CutoffSupport, stored: StoredCalibration) -> Calibration:
     """A stored calibration, ready to cut."""
-    return Calibration(stored.positives, offers.distribution(stored.background), stored.num_segments)
+    return Calibration(stored.positives, cutoff_support.distribution(stored.background), stored.num_segments)

@@ -40,7 +40,7 @@ class Deadline:
         """None without a deadline; 0 if it has passed."""
         return None if self.end is None else max(self.end - self.clock(), 0.0)
 
-    def told(self, answer: BaseException | None = None) -> str:
+    def reason(self, answer: BaseException | None = None) -> str:
         """Why an answer is missing: the deadline, or what came in its place before that."""
         left = self.left()
         if left is not None and left <= EARLY_S and (answer is None or isinstance(answer, LateError)):

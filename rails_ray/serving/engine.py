@@ -75,7 +75,7 @@ class Engine:
         version: a published version.
         cutoff: cut-off for requests that name none; by default the version's.
         calibration: file of the calibration; by default the version's current one.
-        has_ranker: whether whoever carries out the rounds has a heavy ranker to ask.
+        has_ranker: whether there is a heavy ranker to ask.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
@@ -175,7 +175,7 @@ class Engine:
             temperature,
             coverage,
             encoded.is_known,
-            has_temperature=self.cutoffs.offers.has_trained_temperature,
+            has_temperature=self.cutoffs.cutoff_support.has_trained_temperature,
             lists_all=num_listed is not None,
         )
         found, num_items, is_exact = iter(results), results.num_items, results.is_exact

@@ -101,7 +101,7 @@ class ShardSearch:
 
     def __init__(self, version: Version, shard: int, device: str = "cpu") -> None:
         similarity: Any = version.similarity.to(device)
-        self.offers = version.family.offers
+        self.cutoff_support = version.family.cutoff_support
         self.items = version.shard(shard, similarity.num_components[1])
         self.item_ids = self.items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
@@ -142,7 +142,7 @@ class ShardSearch:
     ) -> NDArray[np.float64]:
         """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
         total: NDArray[np.float64] = self.searcher.log_sum_exp(
-            self._here(query), tempered(self.offers.logit, factor), self._mask_of(exclude)
+            self._here(query), tempered(self.cutoff_support.logit, factor), self._mask_of(exclude)
         ).numpy(force=True)
         return total
 

@@ -42,7 +42,7 @@ class Traffic:
         self._feedback = Feedback(self.batches.search, engine.limits, self.metrics.feedback)
 
     async def search(self, request: SearchRequest) -> Answered:
-        """The answer to a search; whoever sends its results passes them through `counted`."""
+        """The answer to a search; a caller that sends its results passes them through `counted`."""
         if self._on_search is not None:
             self._on_search(request)
         return self.shadow.seen(request, await self.batches.search(request))

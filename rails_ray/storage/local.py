@@ -35,7 +35,7 @@ class LocalFiles:
 
     def __init__(self, root: str) -> None:
         self._root = Path(root).expanduser().resolve()
-        with self._told("be the folder", ""):
+        with self._own_errors("be the folder", ""):
             if self._root.exists() and not self._root.is_dir():
                 raise ValueError(f"storage must be a folder, got the file {self._root}")
 
@@ -43,11 +43,11 @@ class LocalFiles:
         return str(self._root)
 
     def exists(self, path: str) -> bool:
-        with self._told("find the file", path):
+        with self._own_errors("find the file", path):
             return (self._root / path).is_file()
 
     def read(self, path: str) -> bytes | None:
-        with self._told("give the file", path):
+        with self._own_errors("give the file", path):
             try:
                 return (self._root / path).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
@@ -58,7 +58,7 @@ class LocalFiles:
         return None if data is None else (data, hashlib.sha256(data).hexdigest())
 
     def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
-        with self._told("give the file", path):
+        with self._own_errors("give the file", path):
             try:
                 file = (self._root / path).open("rb", buffering=0)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -70,7 +70,7 @@ class LocalFiles:
         found = self.open(path)
         if found is None:
             return None
-        with self._told("give the file", path), found[0] as file, ThreadPoolExecutor(1) as pool:
+        with self._own_errors("give the file", path), found[0] as file, ThreadPoolExecutor(1) as pool:
             array, digest = aligned(os.fstat(file.fileno()).st_size, place), hashlib.sha256()
             memory, num_read = array.data, 0
             while num_read < len(memory) and (num := file.readinto(memory[num_read : num_read + HASHED_BYTES])):
@@ -79,12 +79,12 @@ class LocalFiles:
         return array[:num_read], digest.hexdigest()
 
     def write(self, path: str, data: bytes) -> None:
-        with self._told("take the file", path), self._part(path, data) as part:
+        with self._own_errors("take the file", path), self._part(path, data) as part:
             part.replace(self._root / path)
 
     def copy(self, source: str, target: str) -> int | None:
         origin = self._root / source
-        with self._told("copy the file", source), self._hidden(target) as part:
+        with self._own_errors("copy the file", source), self._hidden(target) as part:
             try:
                 part.hardlink_to(origin)  # safe to share: files are replaced, never changed
             except (FileNotFoundError, NotADirectoryError):
@@ -98,7 +98,7 @@ class LocalFiles:
             return size
 
     def create(self, path: str, data: bytes) -> bool:
-        with self._told("take the file", path), self._part(path, data) as part:
+        with self._own_errors("take the file", path), self._part(path, data) as part:
             try:
                 (self._root / path).hardlink_to(part)  # unlike a rename, it never replaces
             except FileExistsError:
@@ -109,7 +109,7 @@ class LocalFiles:
         target = self._root / path
         # A separate lock file: the rename replaces the target, and a lock on it would be lost.
         lock = target.with_name(f".{target.name}.lock")
-        with self._told("take the file", path), self._part(path, data) as part, lock.open("a") as held:
+        with self._own_errors("take the file", path), self._part(path, data) as part, lock.open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             found = self.read_tagged(path)
             if found is None or found[1] != tag:
@@ -118,7 +118,7 @@ class LocalFiles:
             return True
 
     def list(self, path: str) -> list[str]:
-        with self._told("list the folder", path):
+        with self._own_errors("list the folder", path):
             try:
                 names = [entry.name for entry in (self._root / path).iterdir()]
             except (FileNotFoundError, NotADirectoryError):
@@ -126,7 +126,7 @@ class LocalFiles:
             return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, path: str) -> None:
-        with self._told("delete the file", path):
+        with self._own_errors("delete the file", path):
             try:
                 (self._root / path).unlink()
             except (FileNotFoundError, NotADirectoryError):
@@ -157,7 +157,7 @@ class LocalFiles:
             part.unlink(missing_ok=True)
 
     @contextmanager
-    def _told(self, deed: str, path: str) -> Iterator[None]:
+    def _own_errors(self, deed: str, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

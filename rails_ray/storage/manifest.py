@@ -260,9 +260,9 @@ def _parse(storage: Storage, path: str, kind: type[Described], version: str, rem
         )
     named, found = value.pop("sha256", None), _checksum(value)
     if named != found:
-        told = named[:12] if isinstance(named, str) else "none"
+        named_digest = named[:12] if isinstance(named, str) else "none"
         raise DamagedError(
-            f"{storage}/{path} must name the sha256 of its other fields, {found[:12]}, got {told}: {remedy}"
+            f"{storage}/{path} must name the sha256 of its other fields, {found[:12]}, got {named_digest}: {remedy}"
         )
     if value.get("version") != version:
         raise DamagedError(f"{storage}/{path} must be of version {version}, got {value.get('version')!r}: {remedy}")

@@ -186,16 +186,16 @@ def _checked(storage: Storage, path: str, query_ids: pa.ChunkedArray, first: int
         DamagedError: if it holds something else.
     """
     block = _read(storage, path)
-    told = f"{storage}/{path} must be a block of a matrix of {num_items} items"
+    message = f"{storage}/{path} must be a block of a matrix of {num_items} items"
     try:
         width = block.schema.field("scores").type.list_size
         is_ours = block["query_id"].to_pylist() == query_ids.slice(first, block.num_rows).to_pylist()
         float(block.schema.metadata[b"seconds"])
         block["calls"]
     except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise DamagedError(f"{told}, got: {error}: delete it, and it is scored anew") from None
+        raise DamagedError(f"{message}, got: {error}: delete it, and it is scored anew") from None
     if width != num_items or not is_ours:
-        raise DamagedError(f"{told}, got other queries or {width} items: delete it, and it is scored anew")
+        raise DamagedError(f"{message}, got other queries or {width} items: delete it, and it is scored anew")
     return block
 
 

@@ -55,8 +55,8 @@ def test_the_best_of_each_kind_is_what_a_server_would_keep(root: Path, run_confi
 
     model = own.trained_model(runs.weights(store, runs.read(store, "one")))
     items = encode_items(model, model.item_features(data.item_inputs))
-    ranking = rank_all(model, items, data.queries["valid"], 60, own.offers.logit)
-    cutoffs = Cutoffs(own.offers, 60, 0.999)
+    ranking = rank_all(model, items, data.queries["valid"], 60, own.cutoff_support.logit)
+    cutoffs = Cutoffs(own.cutoff_support, 60, 0.999)
     for one in found.best:
         given = CutoffInput(**{one.kind: int(one.value) if one.kind == "top_k" else one.value})
         policy = cutoffs.policy(given, 60, ranking.log_normaliser)

@@ -282,38 +282,42 @@ def refused(is_offered: bool) -> Any:
 
 
 def test_cut_offs_are_what_it_offers(case: Case) -> None:
-    offers, num_items = case.own.offers, len(case.items)
-    cutoffs = Cutoffs(offers, num_items, version_mass=None)
-    with refused(offers.has_trained_temperature):
+    cutoff_support, num_items = case.own.cutoff_support, len(case.items)
+    cutoffs = Cutoffs(cutoff_support, num_items, version_mass=None)
+    with refused(cutoff_support.has_trained_temperature):
         cutoffs.policy(CutoffInput(mass=0.5), num_items)
-    with refused(offers.has_trained_temperature and offers.width is not None):
+    with refused(cutoff_support.has_trained_temperature and cutoff_support.width is not None):
         cutoffs.policy(CutoffInput(mass=0.5, background="sphere"), num_items)
-    with refused(offers.training_logit is not None):
+    with refused(cutoff_support.training_logit is not None):
         cutoffs.check_logit()
     for name in ("nucleus", "probability"):
-        with refused(offers.training_logit is not None):
+        with refused(cutoff_support.training_logit is not None):
             cutoffs.policy(CutoffInput(**{name: 0.5}), num_items, np.zeros(1))
     with refused(False):
         cutoffs.policy(CutoffInput(coverage=0.5), num_items)  # of a version that is not calibrated
     cutoffs.policy(CutoffInput(score=0.1), num_items)
-    with nullcontext() if not offers.has_bounded_scores else pytest.raises(ValueError, match="as scores of this model"):
+    with (
+        nullcontext()
+        if not cutoff_support.has_bounded_scores
+        else pytest.raises(ValueError, match="as scores of this model")
+    ):
         cutoffs.policy(CutoffInput(score=7.5), num_items)
-    with refused(offers.has_bounded_scores):
-        offers.check_bounded_scores()
+    with refused(cutoff_support.has_bounded_scores):
+        cutoff_support.check_bounded_scores()
     cutoffs.policy(CutoffInput(top_k=3), num_items)
-    assert offers.trained_by
-    assert offers.distribution(UNIFORM) is not None
+    assert cutoff_support.trained_by
+    assert cutoff_support.distribution(UNIFORM) is not None
 
 
 def test_what_it_offers_is_true_of_its_scores(case: Case) -> None:
-    offers, query = case.own.offers, case.query()
+    cutoff_support, query = case.own.cutoff_support, case.query()
     scores = case.scores(query)
     assert (query.temperature > 0).all()
-    if offers.has_bounded_scores:
+    if cutoff_support.has_bounded_scores:
         assert scores.abs().max() <= 1 + 1e-6
-    if offers.training_logit is not None:
-        expected = offers.logit(scores, query.temperature).double().logsumexp(dim=1)
-        found = case.searcher().log_sum_exp(query, offers.logit)
+    if cutoff_support.training_logit is not None:
+        expected = cutoff_support.logit(scores, query.temperature).double().logsumexp(dim=1)
+        found = case.searcher().log_sum_exp(query, cutoff_support.logit)
         assert torch.allclose(found.double(), expected, rtol=1e-5)
 
 
@@ -349,7 +353,7 @@ def test_its_validation_says_where_to_cut(case: Case) -> None:
     assert report.num_queries == len(case.data.queries["valid"])
     assert report.num_items == len(case.data.item_ids)
     assert json.loads(json.dumps(report.to_dict()))["cutoff_mass"] == report.cutoff_mass
-    assert (report.cutoff_mass is not None) == case.own.offers.has_trained_temperature
+    assert (report.cutoff_mass is not None) == case.own.cutoff_support.has_trained_temperature
     assert all("cutoff_mass" in validation for validation in case.validations)
     if len(case.validations) == 1:
         assert case.validations == [report.to_dict()]

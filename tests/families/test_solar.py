@@ -189,8 +189,8 @@ def test_cutoffs_of_a_softmax_over_items_are_none_of_solars() -> None:
         UnsupportedError,
         match=r"cut-offs nucleus and probability need a model that .* got loss bucket_cross_entropy",
     ):
-        training_family(CONFIG).offers.check_logit()
-    assert not training_family(CONFIG).offers.has_trained_temperature
+        training_family(CONFIG).cutoff_support.check_logit()
+    assert not training_family(CONFIG).cutoff_support.has_trained_temperature
 
 
 @pytest.mark.parametrize(("kind", "inputs", "width"), INPUTS)

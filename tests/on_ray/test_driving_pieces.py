@@ -69,7 +69,7 @@ def test_pieces_that_fail_are_told_by_why() -> None:
         "chunk-000": "the loss must stay finite",
         "chunk-001": "the disk is full",
     }
-    assert standing.told("r") == (
+    assert standing.failure_message("r") == (
         "all 16 pieces of run 'r' must be trained, got 13; chunk-000: the loss must stay finite; "
         "chunk-001, chunk-003: the disk is full: train it again under the same name for the rest"
     )
@@ -87,7 +87,7 @@ def test_pieces_wait_for_those_that_they_come_after() -> None:
     standing.waiting = [second, third]
     standing.failed = {"first": "the disk is full"}
     assert standing.ready() == []
-    assert standing.told("r") == (
+    assert standing.failure_message("r") == (
         "all 4 pieces of run 'r' must be trained, got 1; first: the disk is full; second: it comes after first; "
         "third: it comes after second: train it again under the same name for the rest"
     )

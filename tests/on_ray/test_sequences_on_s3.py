@@ -244,9 +244,9 @@ def test_storage_that_fails_on_a_worker_is_told_in_a_sentence(on_s3: OnS3) -> No
     def read() -> bytes:
         return Storage(root).read("CURRENT")
 
-    from rails_ray.on_ray.failures import told_plainly
+    from rails_ray.on_ray.failures import plain_errors
 
-    with pytest.raises(StorageError, match=r"storage \S+ must have credentials") as told, told_plainly():
+    with pytest.raises(StorageError, match=r"storage \S+ must have credentials") as told, plain_errors():
         ray.get(read.remote())
     assert "\n" not in str(told.value)
 

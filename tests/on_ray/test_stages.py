@@ -190,11 +190,11 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     assert (stored.split, stored.background_name, stored.num_segments) == ("train", "uniform", 2)
     data, model = read_data(run_config, store), training_family(run_config).trained_model(runs.weights(store, run))
     items = encode_items(model, model.item_features(data.item_inputs))
-    distribution = training_family(run_config).offers.distribution()
+    distribution = training_family(run_config).cutoff_support.distribution()
     before, after = (positives_of(rank_all(model, items, data.queries[s], 60), distribution) for s in ("train", "test"))
     assert stored.positives.num_queries == before.num_queries == report.num_queries
     assert np.sort(stored.positives.share) == pytest.approx(np.sort(before.share), rel=1e-3)
-    calibration = calibration_of(training_family(run_config).offers, stored)
+    calibration = calibration_of(training_family(run_config).cutoff_support, stored)
     expected = measure(calibration, after)
     assert [(one.nominal, one.segment) for one in report.measured] == [(one.nominal, one.segment) for one in expected]
     assert [one.coverage for one in report.measured] == pytest.approx([one.coverage for one in expected])

@@ -17,7 +17,7 @@ from support.examples import small_config, write_text_data
 from support.stored_code import OF_TEXTS, publish_with_encoder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
-NOT_TOLD = "code that this process was not told to run"
+NOT_TOLD = "code that this process is not allowed to run"
 RUN_RANKER = "rails_ray.families.rbe.run_ranker:RunRanker"
 
 

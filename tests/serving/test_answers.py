@@ -9,7 +9,7 @@ import torch
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import ScoreCutoff, TopKCutoff
 from rails_ray.errors import BusyError, DamagedError, UnavailableError
-from rails_ray.on_ray.failures import own_cause, told_plainly
+from rails_ray.on_ray.failures import own_cause, plain_errors
 from rails_ray.schema.responses import CertificateResult, Coverage
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
@@ -205,7 +205,7 @@ def test_a_failure_of_ray_is_told_as_the_error_beneath_it() -> None:
     middle.cause = DamagedError("the part must be whole")
     assert own_cause(outer) is middle.cause
     assert own_cause(RuntimeError("nothing of ours")) is None
-    with pytest.raises(DamagedError, match="the part must be whole"), told_plainly():
+    with pytest.raises(DamagedError, match="the part must be whole"), plain_errors():
         raise outer
-    with pytest.raises(RuntimeError, match="nothing of ours"), told_plainly():
+    with pytest.raises(RuntimeError, match="nothing of ours"), plain_errors():
         raise RuntimeError("nothing of ours")

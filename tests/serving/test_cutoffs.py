@@ -17,23 +17,23 @@ from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving.cutoffs import Cutoffs
-from rails_ray.serving.http.api import told_over_http
+from rails_ray.serving.http.api import as_http_errors
 from support.calibrations import BETA, STORED, drawn
 from support.examples import small_config
 
 CONFIG = small_config()
 FITTED = Background(30.0, 40.0)
 CALIBRATION = Calibration(drawn(300, 0), BETA)
-PLAIN = Cutoffs(training_family(CONFIG).offers, num_items=60, version_mass=0.9)
+PLAIN = Cutoffs(training_family(CONFIG).cutoff_support, num_items=60, version_mass=0.9)
 STORED_FITTED = replace(STORED, fitted=FITTED)
 CALIBRATED = replace(PLAIN, calibration=CALIBRATION, stored=STORED_FITTED)
 UNTRAINED = Cutoffs(
-    training_family(CONFIG.with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers,
+    training_family(CONFIG.with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).cutoff_support,
     num_items=60,
     version_mass=None,
 )
 
-UNBOUNDED = Cutoffs(training_family(baseline_bm25()).offers, num_items=60, version_mass=None)
+UNBOUNDED = Cutoffs(training_family(baseline_bm25()).cutoff_support, num_items=60, version_mass=None)
 
 
 def test_a_request_comes_before_the_deployment_and_that_before_the_version() -> None:
@@ -79,7 +79,10 @@ def test_each_field_is_its_policy() -> None:
 def test_a_mass_is_of_the_losss_distribution_over_a_background(background: str | None, expected: Background) -> None:
     asked = CutoffInput(mass=0.5, background=background)
     assert CALIBRATED.policy(asked, 9) == MassCutoff(0.5, BetaDistribution(expected), max_items=9)
-    exp = replace(CALIBRATED, offers=training_family(CONFIG.with_family(loss=ContrastiveConfig(kind="exp_nce"))).offers)
+    exp = replace(
+        CALIBRATED,
+        cutoff_support=training_family(CONFIG.with_family(loss=ContrastiveConfig(kind="exp_nce"))).cutoff_support,
+    )
     assert exp.policy(asked, 9) == MassCutoff(0.5, ExpDistribution(expected), max_items=9)
     assert exp.policy(CutoffInput(nucleus=0.5), 9, np.zeros(1)).logit is exp_logit
 
@@ -139,7 +142,7 @@ def test_a_mass_without_a_background_is_of_the_one_that_calibration_fitted() -> 
 def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         cutoffs.policy(asked, 9)
-    with pytest.raises(HTTPException) as told, told_over_http():
+    with pytest.raises(HTTPException) as told, as_http_errors():
         cutoffs.policy(asked, 9)
     assert told.value.status_code == 409
 
@@ -152,7 +155,7 @@ def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, messa
     ],
 )
 def test_values_that_cannot_be_are_422(asked: CutoffInput, message: str) -> None:
-    with pytest.raises(HTTPException, match=message) as told, told_over_http():
+    with pytest.raises(HTTPException, match=message) as told, as_http_errors():
         CALIBRATED.policy(asked, 9)
     assert told.value.status_code == 422
 

@@ -26,7 +26,7 @@ from support.ranked import write_scored_data
 
 SUPPORT = AllowedCode(("support",))
 OF_TEXTS = FunctionConfig(function="support.text_vectors:encode")
-NOT_TOLD = "code that this process was not told to run"
+NOT_TOLD = "code that this process is not allowed to run"
 MINE = """
 import pathlib
 from functools import partial

@@ -44,7 +44,7 @@ class Found:
     broken: set[tuple[str, str]] = field(default_factory=set)
 
     @contextmanager
-    def told(self, table: str, *columns: str) -> Iterator[None]:
+    def noting(self, table: str, *columns: str) -> Iterator[None]:
         """Take down what is wrong with some columns of a table."""
         try:
             yield
@@ -91,13 +91,13 @@ def _check_columns(found: Found, name: str, table: Table, needed: Columns, optio
     """Each column of each file: whether it is there, its type, and nulls; then whether files go together."""
     for number, file in enumerate(_files(table)):
         for column, kinds in needed.items():
-            with found.told(name, column):
+            with found.noting(name, column):
                 _read_through(file.batches({column: kinds}))
         for column, kinds in optional.items():
-            with found.told(name, column):
+            with found.noting(name, column):
                 if column in file.column_names():
                     _read_through(file.batches({column: kinds}))
-        with found.told(name):
+        with found.noting(name):
             next(table.batches(needed, optional, [number]), None)
 
 
@@ -108,11 +108,11 @@ def _read_through(batches: Iterator[object]) -> None:
 def _check_ids(found: Found, tables: dict[str, Table]) -> None:
     for name, column in DISTINCT.items():
         if name in tables and found.are_good((name, column)):
-            with found.told(name):
+            with found.noting(name):
                 check_distinct(tables[name].read({column: ID}), column)
     for name, column, other in KNOWN:
         if name in tables and other in tables and found.are_good((name, column), (other, column)):
-            with found.told(name):
+            with found.noting(name):
                 rows_of(tables[name].read({column: ID}), tables[other].read({column: ID}), column)
 
 
@@ -120,10 +120,10 @@ def _check_vectors(found: Found, name: str, table: Table, column: str, kinds: Se
     if not found.are_good((name, column)):
         return
     shape = None
-    with found.told(name, column):
+    with found.noting(name, column):
         shape = VectorShape.of(table, column, kinds)
     for file in _files(table) if shape is not None else ():
-        with found.told(name, column):
+        with found.noting(name, column):
             for batch in file.batches({column: kinds}):
                 vectors_of(batch, column, shape)
 
@@ -135,7 +135,7 @@ def _check_queries(found: Found, table: Table, reading: Reading) -> None:
         items = str(Path(folder) / "items.parquet")
         pq.write_table(pa.table({"item_id": [0], "text": [""]}), items)
         for path in table.paths:
-            with found.told("queries"):
+            with found.noting("queries"):
                 try:
                     FORMS[reading.form_name].read(Sources(None, {"items": items, "queries": f"{table.root}/{path}"}))
                 except NotFoundError:

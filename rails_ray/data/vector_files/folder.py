@@ -55,12 +55,12 @@ class Imported:
     lengths: Lengths
 
     def __str__(self) -> str:
-        told = f"{self.num_items} items of width {self.width} and {self.lengths}, {self.num_queries} queries, "
-        told += f"{self.num_pairs} neighbors"
+        summary = f"{self.num_items} items of width {self.width} and {self.lengths}, {self.num_queries} queries, "
+        summary += f"{self.num_pairs} neighbors"
         if self.distance is None:
-            return told
+            return summary
         order = "as" if is_cosine(self.distance, self.lengths) else "otherwise than"
-        return f"{told}; search by cosine orders these items {order} the file's distance, {self.distance}"
+        return f"{summary}; search by cosine orders these items {order} the file's distance, {self.distance}"
 
 
 def import_folder(
@@ -122,7 +122,7 @@ def import_folder(
 
 
 def open_items(folder: Storage) -> VectorFile:
-    """The items of a data folder, whoever made it, with their column `vector`.
+    """The items of a data folder with their column `vector`.
 
     Raises:
         NotFoundError: if there are none.

@@ -47,13 +47,13 @@ def _fields(path: Path, name: str) -> dict[str, Any]:
         num_rows, width = found.shape
         distance = file.attrs.get("distance")
         distance = distance.decode() if isinstance(distance, bytes) else distance
-    told = None if distance is None else str(distance)
+    name_of_distance = None if distance is None else str(distance)
     return {
         "file": f"{name!r} of {path}",
         "num_rows": num_rows,
         "width": width,
         "read": _read(path, name, num_rows),
-        "distance": told,
+        "distance": name_of_distance,
     }
 
 

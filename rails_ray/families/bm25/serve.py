@@ -27,7 +27,7 @@ class Bm25Family(ServedFamily):
         return FORMS["text"]
 
     @property
-    def offers(self) -> CutoffSupport:
+    def cutoff_support(self) -> CutoffSupport:
         return CutoffSupport(trained_by="none", has_bounded_scores=False)
 
     def model(self) -> Bm25Model:

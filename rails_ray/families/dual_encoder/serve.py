@@ -55,7 +55,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         return FORMS[encoder.form]
 
     @property
-    def offers(self) -> CutoffSupport:
+    def cutoff_support(self) -> CutoffSupport:
         kind = self.own.loss.kind
         return CutoffSupport(
             trained_by=kind,

@@ -140,7 +140,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
 
     def report(self, model: Model, encoded: Callable[[], AnyItems], read: DataSet) -> Report:
         """The report on the validation queries over encoded items, cut off by mass if the run trains tau_q."""
-        distribution = self.offers.distribution() if self.offers.has_trained_temperature else None
+        distribution = self.cutoff_support.distribution() if self.cutoff_support.has_trained_temperature else None
         return validate(model, encoded, read.queries["valid"], distribution)
 
     def training_step(self, trained: DualEncoder, mean_over_workers: Callable[[Tensor], Tensor]) -> TrainingStep:

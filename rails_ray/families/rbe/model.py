@@ -151,18 +151,18 @@ class Rbe(nn.Module):
         return AnnCur(supports, self.ridge * float(supports.double().square().mean()))
 
     def get_extra_state(self) -> Tensor:
-        told = {
+        fields = {
             "supports": [support.item_id for support in self.supports],
             "queries": self.support_queries,
             "items": [[item_id, text] for item_id, (_, text) in self.items.items()],
         }
-        return torch.frombuffer(bytearray(json.dumps(told).encode()), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(json.dumps(fields).encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        told = json.loads(state.numpy(force=True).tobytes())
-        self.items = {item_id: (row, text) for row, (item_id, text) in enumerate(told["items"])}
-        self.supports = [Candidate(item_id, {TEXT: self.items[item_id][1]}) for item_id in told["supports"]]
-        self.support_queries = told["queries"]
+        fields = json.loads(state.numpy(force=True).tobytes())
+        self.items = {item_id: (row, text) for row, (item_id, text) in enumerate(fields["items"])}
+        self.supports = [Candidate(item_id, {TEXT: self.items[item_id][1]}) for item_id in fields["supports"]]
+        self.support_queries = fields["queries"]
 
     # Queries
 

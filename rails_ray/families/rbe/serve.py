@@ -36,7 +36,7 @@ class RbeFamily(VectorItems, ServedFamily):
         return FORMS["scored_text"]
 
     @property
-    def offers(self) -> CutoffSupport:
+    def cutoff_support(self) -> CutoffSupport:
         return CutoffSupport(trained_by=self.own.loss.kind, has_bounded_scores=False, width=self.own.width)
 
     @property

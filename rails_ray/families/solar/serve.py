@@ -54,7 +54,7 @@ class SolarFamily(ServedFamily):
         return FORMS[self.own.encoder.input]
 
     @property
-    def offers(self) -> CutoffSupport:
+    def cutoff_support(self) -> CutoffSupport:
         is_bounded = self.own.similarity.values == "probability"
         return CutoffSupport(trained_by=self.own.loss.kind, has_bounded_scores=is_bounded)
 

@@ -15,5 +15,5 @@
 | - `jpq`        | trained: codes stay, codewords move                                | Zhan et al., 2021    |
 
 The configs of the trained ones are `learned.Method`s. `read_back` decodes items for a search, `in_faiss` converts to
-FAISS's indexes and back. `item_codes` holds the codes of known items by their ids, whoever chose them.
+FAISS's indexes and back. `item_codes` holds the codes of known items by their ids.
 """

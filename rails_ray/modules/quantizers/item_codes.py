@@ -1,4 +1,4 @@
-"""The codes of known items, by item id, whoever chose them.
+"""The codes of known items, by item id.
 
 Axes: X items, K parts of a code.
 """

@@ -59,7 +59,7 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     own, storage = version.family, str(version.storage)
     names_another = args.ranker is not None and args.ranker.path != own.ranker.path
     own.check_code(has_ranker=names_another)
-    if args.ranker is not None and names_another:  # not by the version: whoever deploys has chosen it
+    if args.ranker is not None and names_another:  # not by the version: the deployment names it
         allowed = allowed.also(args.ranker.path)
     calibration = calibrations.current(version.storage, version.name) or NO_CALIBRATION
     pinned = {

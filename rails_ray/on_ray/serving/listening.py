@@ -39,10 +39,10 @@ def most_passed() -> int:
     Raises:
         ValueError: if the variable is no number of places.
     """
-    told = os.environ.get(VARIABLE, str(MAX_REQUESTS))
-    if not (told.isascii() and told.isdigit() and int(told[:9])):
-        raise ValueError(f"{VARIABLE} must be a whole number of requests, at least 1, got {told!r}: set it again")
-    return int(told[:9])
+    given = os.environ.get(VARIABLE, str(MAX_REQUESTS))
+    if not (given.isascii() and given.isdigit() and int(given[:9])):
+        raise ValueError(f"{VARIABLE} must be a whole number of requests, at least 1, got {given!r}: set it again")
+    return int(given[:9])
 
 
 def _router() -> Any:

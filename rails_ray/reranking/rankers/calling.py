@@ -63,19 +63,19 @@ def ranker_of(config: RankerConfig, allowed: AllowedCode = OURS_ALONE) -> HeavyR
     """
     check_ranker(config, allowed)
     module, _, name = config.path.partition(":")
-    told, folder = _refusal(config), [config.folder] if config.folder else []
+    refusal, folder = _refusal(config), [config.folder] if config.folder else []
     try:
         found = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # whatever somebody else's module does when it is imported
-        raise ValueError(f"{told}: {_first_line(error)}") from None
+        raise ValueError(f"{refusal}: {_first_line(error)}") from None
     allowed.check_defined(RANKER, config.path, found, OWN_RANKERS)
     passed_on: dict[str, Any] = {"allowed": allowed} if getattr(found, "opens_runs", False) else {}
     try:
         made = found(*folder, **passed_on) if isinstance(found, type) else found
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{told}: {_first_line(error)}") from None
+        raise ValueError(f"{refusal}: {_first_line(error)}") from None
     if not callable(made):
-        raise ValueError(f"{told}, which cannot be called")
+        raise ValueError(f"{refusal}, which cannot be called")
     ranker: HeavyRanker = made
     return ranker
 

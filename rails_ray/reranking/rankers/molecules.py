@@ -62,7 +62,7 @@ def in_space(smiles: str) -> Any:
     from rdkit import Chem, rdBase
     from rdkit.Chem import rdDistGeom
 
-    told = f"a molecule must have a conformation in space, got none for {smiles!r}"
+    message = f"a molecule must have a conformation in space, got none for {smiles!r}"
     with rdBase.BlockLogs():
         flat = Chem.MolFromSmiles(smiles)
         if flat is None or not flat.GetNumAtoms():
@@ -71,7 +71,7 @@ def in_space(smiles: str) -> Any:
         try:
             number = rdDistGeom.EmbedMolecule(molecule, randomSeed=SEED)
         except RuntimeError:  # what no molecule can be: rings through rings
-            raise ValueError(told) from None
+            raise ValueError(message) from None
         if number < 0:
-            raise ValueError(told)
+            raise ValueError(message)
         return Chem.RemoveHs(molecule)

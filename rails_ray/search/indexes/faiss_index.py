@@ -133,7 +133,7 @@ class FaissIndex:
     """The contract of `Index`, by an index of FAISS with inner products as scores, of kind flat, ivf or hnsw.
 
     `search` may be called by many threads at once. FAISS uses its own OpenMP threads for a batch: as many as
-    OMP_NUM_THREADS says, or the machine has cores, whatever torch.set_num_threads was told.
+    OMP_NUM_THREADS says, or the machine has cores; torch.set_num_threads does not count.
 
     Args:
         error: as `Built` has it.

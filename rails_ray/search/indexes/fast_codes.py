@@ -77,7 +77,7 @@ class FastCodeIndex:
         num_left = spec.num_left(len(queries), len(self.codes))
         places = spec.k + spare_places(len(self.codes) - num_left)
         parts, lines_of_parts = [], []
-        for num in places.unique().tolist():  # each query has a list of its own length, whoever asks beside it
+        for num in places.unique().tolist():  # a query's list is as long as if it were asked alone
             lines = (places == num).nonzero()[:, 0]
             found = self._scanned(queries[lines], spec.of_queries(lines), num_left[lines], num)
             parts.append(found)

@@ -29,7 +29,7 @@ from rails_ray.stopwatch import part
 
 BLOCK_SCORES = 2**19  # scores of a block of a normaliser: 2 MB
 BLOCK_ITEMS = 2**14  # between two looks at the k-th best, however many queries there are: `num_scored` depends on it
-GPU_BLOCK_ITEMS = 2**16  # a GPU waits for whoever looks
+GPU_BLOCK_ITEMS = 2**16  # a look interrupts a GPU
 BLOCK_QUERIES = 2**10  # of a scan, whose blocks then take 64 MB at most
 
 

@@ -1,4 +1,4 @@
-"""The routes: what a client may ask of a server, whoever carries it out.
+"""The routes of a server, of one process or of Ray Serve.
 
 No annotation here may be a string: FastAPI and Ray read them.
 """
@@ -96,7 +96,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
         deadline_ms = deadline_of(http)
         budgeted = request.model_copy(update={"budget": within(request.budget, deadline_ms)})
-        with told_over_http():
+        with as_http_errors():
             async with in_time(deadline_ms):
                 found = await server().traffic.search(budgeted)
                 results = server().traffic.counted(found)
@@ -112,7 +112,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     @api.post("/v1/explain", response_model=ExplainResponse, **QUESTION)
     async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
-        with told_over_http(("queries[0]", "query")):
+        with as_http_errors(("queries[0]", "query")):
             async with in_time(deadline_of(http)):
                 return await server().explain(request)
 
@@ -120,14 +120,14 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     async def feedback(request: FeedbackRequest, http: Request) -> FeedbackResponse:
         """Which of the items that turned out to be relevant a search keeps. By these reports the server measures
         whether cut-offs by coverage keep what they promise: /v1/index and the metrics tell."""
-        with told_over_http(("queries[", "search.queries[")):
+        with as_http_errors(("queries[", "search.queries[")):
             async with in_time(deadline_of(http)):
                 return await server().traffic.feedback(request)
 
     @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
     async def health() -> dict[str, Any]:
         """Return whether every shard is there, with a warning if the file of API keys is unusable."""
-        with told_over_http():
+        with as_http_errors():
             return await server().health()
 
     @api.get("/v1/health/live", responses=refused_with(408, 413))
@@ -138,7 +138,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     @api.get("/v1/health/ready", responses=refused_with(408, 413, 503))
     async def ready() -> dict[str, str]:
         """Return whether every shard is there, and nothing else about it. Needs no key."""
-        with told_over_http():
+        with as_http_errors():
             await server().health()
         return {"status": "ok"}
 
@@ -160,12 +160,12 @@ def _known_path(api: FastAPI, scope: Scope) -> str:
 
 
 async def _carried_out(work: Awaitable[Any]) -> Any:
-    with told_over_http(("queries[", "input[")):
+    with as_http_errors(("queries[", "input[")):
         return await work
 
 
 @contextmanager
-def told_over_http(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
+def as_http_errors(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
     """Inside the block, turn errors that a client can act on into HTTP errors.
 
     Args:

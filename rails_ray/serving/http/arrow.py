@@ -71,8 +71,8 @@ def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
     for field in table.schema:
         name = shortened(field.name)
         if not (pa.types.is_boolean(field.type) or _is_plain(field.type)):
-            told = f"column {name} must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
-            raise _unreadable(f"{told}, got {shortened(str(field.type))}")
+            message = f"column {name} must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
+            raise _unreadable(f"{message}, got {shortened(str(field.type))}")
         if names.count(field.name) > 1:
             raise _unreadable(f"the body must have each column once, got {name} twice")
     if table.num_rows > MOST_ROWS or not table.num_columns:
@@ -156,12 +156,12 @@ def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[byt
             break
     is_number = bool(held and held[-1].items) and isinstance(held[-1].items[0], int)
     kinds = {"items": pa.list_(pa.int64() if is_number else pa.string()), **KINDS}
-    told = head.model_dump_json(exclude={"results"}).encode()
+    head_json = head.model_dump_json(exclude={"results"}).encode()
     sink, rest = BytesIO(), chain(held, results)
-    schema = pa.schema(list(kinds.items()), {ANSWER: told})
+    schema = pa.schema(list(kinds.items()), {ANSWER: head_json})
     with pa.ipc.new_stream(sink, schema) as writer:
         while rows := list(islice(rest, ROWS_OF_A_BATCH)):
-            columns = [pa.array([_told(row, name) for row in rows], kind) for name, kind in kinds.items()]
+            columns = [pa.array([_value_of(row, name) for row in rows], kind) for name, kind in kinds.items()]
             writer.write_batch(pa.record_batch(columns, schema=schema))
             yield _taken(sink)
     yield _taken(sink)
@@ -175,6 +175,6 @@ def _taken(sink: BytesIO) -> bytes:
     return found
 
 
-def _told(row: QueryResult, name: str) -> Any:
+def _value_of(row: QueryResult, name: str) -> Any:
     value = getattr(row, name)
     return value.model_dump() if isinstance(value, Response) else value

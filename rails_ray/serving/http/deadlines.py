@@ -1,7 +1,7 @@
 """How long a client waits for an answer, as the header `x-deadline-ms` says it.
 
-Whoever carries out the request is cancelled when the time is over, and so are the calls to shards that only this
-request waits for. Shards are told how long a call is waited for, and drop what comes too late.
+The request is cancelled when the time is over, and so are the calls to shards that only this
+request waits for. Shards know how long a call is waited for, and drop what comes too late.
 """
 
 import asyncio
@@ -68,8 +68,10 @@ async def in_time(deadline_ms: float | None) -> AsyncIterator[None]:
     except TimeoutError:
         if not limit.expired():
             raise
-        told = f"an answer must be there within {limit_ms:g} ms, got none: allow more by x-deadline-ms, or ask for less"
-        raise HTTPException(504, told) from None
+        message = (
+            f"an answer must be there within {limit_ms:g} ms, got none: allow more by x-deadline-ms, or ask for less"
+        )
+        raise HTTPException(504, message) from None
     finally:
         ends_at.reset(token)
 

@@ -125,7 +125,7 @@ def add_routes(
             raise HTTPException(
                 422, f"dimensions must be the model's {vectors.shape[1]}, or left out, got {request.dimensions}"
             )
-        data = [Embedding(index=index, embedding=_told(row, request)) for index, row in enumerate(vectors)]
+        data = [Embedding(index=index, embedding=_as_requested(row, request)) for index, row in enumerate(vectors)]
         return EmbeddingResponse(data=data, model=encoder().version_name)
 
     @api.get("/v2", responses=refused_with(*ALWAYS))
@@ -168,8 +168,8 @@ def add_routes(
         _check_model(name, encoder().version_name)
         [given] = request.inputs
         if given.shape != [len(given.data)]:
-            told = f"inputs[0].shape must be [{len(given.data)}], the number of texts in data"
-            raise HTTPException(422, f"{told}, got {shortened(given.shape)}")
+            message = f"inputs[0].shape must be [{len(given.data)}], the number of texts in data"
+            raise HTTPException(422, f"{message}, got {shortened(given.shape)}")
         vectors = await embedded(given.data, deadline_of(http))
         output = InferOutput(shape=list(vectors.shape), data=vectors.ravel().tolist())
         return InferResponse(model_name=name, model_version=encoder().version_name, id=request.id, outputs=[output])
@@ -180,7 +180,7 @@ def _check_model(name: str, version: str) -> None:
         raise HTTPException(404, f"model must be {MODEL} or the version that is served, {version}, got {name[:100]!r}")
 
 
-def _told(row: NDArray[np.float32], request: EmbeddingRequest) -> list[float] | str:
+def _as_requested(row: NDArray[np.float32], request: EmbeddingRequest) -> list[float] | str:
     if request.encoding_format == "base64":
         return base64.b64encode(row.astype("<f4").tobytes()).decode()
     numbers: list[float] = row.tolist()

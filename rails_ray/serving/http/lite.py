@@ -42,7 +42,7 @@ class SingleProcessServer:
 
     Args:
         keys_file: file of API keys; None lets everyone in.
-        ranker_path: import path of the version's heavy ranker, to be told by `index`.
+        ranker_path: import path of the version's heavy ranker, which `/v1/index` returns.
         shadow_fraction, on_search: as in `Traffic`.
 
     Raises:

@@ -1,5 +1,5 @@
 """Each request has an id, the client's own or a new one; the answer carries it, and so does what is logged about it.
-Each answer is counted and logged with its id: 5xx as WARNING, others as INFO. Whoever is behind finds the id in the
+Each answer is counted and logged with its id: 5xx as WARNING, others as INFO. The application finds the id in the
 request."""
 
 import logging
@@ -15,7 +15,7 @@ HEADER = b"x-request-id"
 KNOWN = re.compile(rb"[!-~]{1,128}")  # what may stand in a header and in a log
 
 log = logging.getLogger("rails_ray.serving.http")
-_ids = random.Random()  # of its own: whoever seeds the module's would repeat them
+_ids = random.Random()  # of its own: a seed of the module's would repeat them
 current_id = ContextVar("current_id", default="")  # of the request that is answered
 
 
@@ -23,7 +23,7 @@ class RequestIds:
     """An ASGI application in front of another.
 
     Args:
-        on_answer: called with the scope and the status of each answer; None if whoever is behind counts and logs.
+        on_answer: called with the scope and the status of each answer; None if the application counts and logs.
     """
 
     def __init__(self, app: ASGIApp, on_answer: Callable[[Scope, int], None] | None) -> None:
@@ -63,5 +63,5 @@ class RequestIds:
         if self._on_answer is None:
             return
         self._on_answer(scope, status)
-        told = scope["method"], scope["path"][:100], status, own.decode()
-        log.log(logging.WARNING if status >= 500 else logging.INFO, "%s %r got %d (request %s)", *told)
+        line = scope["method"], scope["path"][:100], status, own.decode()
+        log.log(logging.WARNING if status >= 500 else logging.INFO, "%s %r got %d (request %s)", *line)

@@ -4,8 +4,8 @@
 |-------------|-------------------------------------------------------------------------------------------------|
 | `group`     | who takes part, and what must hold of the tensors that they exchange                            |
 | `mean`      | the differentiable mean of a tensor over all workers                                            |
-| `first`     | what the first worker decided, told to all                                                      |
-| `each`      | what each worker says, told to all                                                              |
+| `first`     | a decision of the first worker, sent to all                                                     |
+| `each`      | a number of each worker, sent to all                                                            |
 | `gather`    | MoPQ, Section 3.2: everyone's embeddings on every worker, with their gradient, or without (NCS) |
 | `dcs`       | MoPQ, Algorithm 1: the same gradient by primary and image losses                                |
 | `processes` | a group of processes on this machine                                                            |

@@ -14,8 +14,8 @@ def from_each(value: float) -> list[float]:
     """
     if num_workers() == 1:
         return [value]
-    told = torch.tensor(value, dtype=torch.float64, device=device())
-    heard = [torch.empty_like(told) for _ in range(num_workers())]
+    own_value = torch.tensor(value, dtype=torch.float64, device=device())
+    heard = [torch.empty_like(own_value) for _ in range(num_workers())]
     with communicating("telling each other"):
-        dist.all_gather(heard, told)
+        dist.all_gather(heard, own_value)
     return [one.item() for one in heard]

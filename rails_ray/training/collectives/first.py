@@ -20,5 +20,5 @@ def from_first(value: Value) -> Value:
     values: list[Any] = [value]
     with communicating("hearing the first worker"):
         dist.broadcast_object_list(values, src=0)
-    told: Value = values[0]
-    return told
+    first: Value = values[0]
+    return first

@@ -86,10 +86,10 @@ def place_of(tensors: Sequence[Tensor], what: str) -> Place:
         return Place(0, [len(tensors[0])])
     nothing = [0, 1, -1] + [0] * (NUM_AXES - 1)
     described = [_described(tensor) for tensor in tensors]
-    told = torch.tensor(described + [nothing] * (NUM_TENSORS - len(described)), device=tensors[0].device)
-    heard = [torch.empty_like(told) for _ in range(num_workers())]
+    own_lines = torch.tensor(described + [nothing] * (NUM_TENSORS - len(described)), device=tensors[0].device)
+    heard = [torch.empty_like(own_lines) for _ in range(num_workers())]
     with communicating(f"sharing {what}"):
-        dist.all_gather(heard, told)
+        dist.all_gather(heard, own_lines)
         of_workers = torch.stack(heard).tolist()  # [W, tensors, lines and finite and dtype and axes]
     _check_alike(of_workers, what)
     _check_finite(of_workers, what)

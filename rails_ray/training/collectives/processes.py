@@ -30,7 +30,7 @@ def in_processes(
     """
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
         arguments = (num_workers, timeout_s, backend, folder, work)
-        # New processes as with spawn, but whoever starts many can have them import once: `set_forkserver_preload`.
+        # New processes as with spawn, but many can share one import: `set_forkserver_preload`.
         start_processes(_work, arguments, num_workers, start_method="forkserver")
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(num_workers)]
 

@@ -134,29 +134,29 @@ def _lengths(level: float, num_kept: NDArray[np.int64], ranking: Ranking, num_it
     )
 
 
-def backgrounds_of(offers: CutoffSupport, fitted: Background | None, ranking: Ranking) -> dict[str, Background]:
+def backgrounds_of(cutoff_support: CutoffSupport, fitted: Background | None, ranking: Ranking) -> dict[str, Background]:
     """The backgrounds that a mass can have, by name.
 
     Args:
         fitted: the background of the version's own scores; None if none fits.
         ranking: of the queries that calibrate, which give `held_out`.
     """
-    if not offers.has_trained_temperature:
+    if not cutoff_support.has_trained_temperature:
         return {}
     found = {}
     with suppress(ValueError):
         found[HELD_OUT] = held_out_background(
-            ranking.pair_query, ranking.pair_score, ranking.temperature, offers.distribution
+            ranking.pair_query, ranking.pair_score, ranking.temperature, cutoff_support.distribution
         )
     for name in BACKGROUNDS:
         if name != "fitted" or fitted is not None:
             with suppress(UnsupportedError):
-                found[name] = offers.background(name, fitted)
+                found[name] = cutoff_support.background(name, fitted)
     return found
 
 
 def fitted_factors(
-    offers: CutoffSupport,
+    cutoff_support: CutoffSupport,
     backgrounds: Mapping[str, Background],
     ranking: Ranking,
     of_softmax: NDArray[np.float64] | None,
@@ -171,7 +171,7 @@ def fitted_factors(
         try:
             mass[name] = fit(
                 log_likelihoods(
-                    ranking.pair_query, ranking.pair_score, ranking.temperature, offers.distribution(background)
+                    ranking.pair_query, ranking.pair_score, ranking.temperature, cutoff_support.distribution(background)
                 )
             )
         except ValueError as error:
@@ -185,28 +185,28 @@ def fitted_factors(
 
 
 def fitted_mass(
-    offers: CutoffSupport, backgrounds: Mapping[str, Background], factors: Factors, ranking: Ranking
+    cutoff_support: CutoffSupport, backgrounds: Mapping[str, Background], factors: Factors, ranking: Ranking
 ) -> float | None:
     """The best mass by F1, over the calibration's own background at its temperature; None without a temperature."""
     name = factors.background
     if name not in factors.mass:
         return None
     found = ranking.scores, ranking.is_relevant, ranking.num_relevant, ranking.temperature
-    mass, _ = best_mass(*found, factors.tempered_distribution(offers.distribution(backgrounds[name]), name))
+    mass, _ = best_mass(*found, factors.tempered_distribution(cutoff_support.distribution(backgrounds[name]), name))
     return mass
 
 
-def nuclei_watched(offers: CutoffSupport, factors: Factors) -> dict[float, MassAbove]:
+def nuclei_watched(cutoff_support: CutoffSupport, factors: Factors) -> dict[float, MassAbove]:
     """Make what must watch the ranking that measures nuclei, by the factor on tau_q: 1, and the fitted one if there
     is."""
-    if offers.training_logit is None:
+    if cutoff_support.training_logit is None:
         return {}
     fitted = [] if factors.softmax is None else [factors.softmax.value]
-    return {factor: MassAbove(tempered(offers.logit, factor)) for factor in (1.0, *fitted)}
+    return {factor: MassAbove(tempered(cutoff_support.logit, factor)) for factor in (1.0, *fitted)}
 
 
 def shares_kept(
-    offers: CutoffSupport,
+    cutoff_support: CutoffSupport,
     backgrounds: Mapping[str, Background],
     factors: Factors,
     watched: Mapping[float, MassAbove],
@@ -222,7 +222,7 @@ def shares_kept(
     for name, background in backgrounds.items():
         own = [factors.mass[name].value] if name in factors.mass else []
         for factor in (1.0, *own):
-            distribution = Tempered(offers.distribution(background), factor)
+            distribution = Tempered(cutoff_support.distribution(background), factor)
             lists = _lists_of(partial(MassCutoff, distribution=distribution), ranking, num_items)
             measured = measure_shares(positives_of(ranking, distribution))
             found.append(ShareKept("mass", name, factor, measured, lists))

@@ -122,7 +122,7 @@ def trained_and_evaluated(config: RunConfig, read: DataSet, folder: Path) -> Any
     model = own.trained_model([("weights.safetensors", fitted.weights)])
     items = own.run_items(storage, "r", model, read)
     mass = fitted.validation["cutoff_mass"]
-    return evaluate(model, items, read.queries["test"], "test", mass, own.offers.distribution())
+    return evaluate(model, items, read.queries["test"], "test", mass, own.cutoff_support.distribution())
 
 
 @pytest.mark.parametrize("recipe", ["baseline-bm25", "vector-cosine"])

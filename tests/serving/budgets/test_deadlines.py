@@ -111,4 +111,4 @@ def test_a_wait_that_ends_a_moment_too_soon_is_the_deadlines(now: float, answer:
     clock = Clock()
     deadline = Deadline(BudgetInput(calls=1, deadline_ms=100), clock)
     clock.now = now
-    assert deadline.told(answer) == told
+    assert deadline.reason(answer) == told

@@ -26,7 +26,7 @@ from rails_ray.training.evaluation.ranking import Ranking, rank_all
 from rails_ray.training.evaluation.softmax import LogLikelihoods, MassAbove
 from support.examples import COLOURED, THINGS, small_config
 
-OFFERS = training_family(small_config()).offers
+OFFERS = training_family(small_config()).cutoff_support
 SEEN = Queries(COLOURED.inputs, COLOURED.relevant, seen=ItemLists.of([[row] for row in range(len(COLOURED))]))
 
 
@@ -147,5 +147,5 @@ def test_what_cannot_be_fitted_is_told_and_the_rest_is_fitted() -> None:
 
 
 def test_a_model_without_a_trained_tau_q_has_no_mass_to_fit() -> None:
-    plain = training_family(small_config().with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).offers
+    plain = training_family(small_config().with_family(loss=ContrastiveConfig(kind="sampled_softmax"))).cutoff_support
     assert backgrounds_of(plain, None, drawn(0, 50)) == {}

@@ -120,11 +120,13 @@ class Replicas:
     async def look(self) -> None:
         """Learn from Serve which replicas there are. If it does not say, those that are known stay."""
         self._looked_at, self._is_told = time.monotonic(), False
-        told = await self._handle.broadcast("address").results_async(timeout_s=LOOK_TIMEOUT_S, return_exceptions=True)
+        addresses = await self._handle.broadcast("address").results_async(
+            timeout_s=LOOK_TIMEOUT_S, return_exceptions=True
+        )
         known = {replica.address: replica for replica in self._known}
         for replica in self._known:
             replica.num_late = 0
-        addresses = [own for own in told if isinstance(own, Address) and own.identity == self._identity]
+        addresses = [own for own in addresses if isinstance(own, Address) and own.identity == self._identity]
         if known.keys() != set(addresses):
             self._changed_at = time.monotonic()
         self._known = [known.get(address) or _Replica(address) for address in addresses]
@@ -231,7 +233,7 @@ class Replicas:
             return None
 
     async def _post(self, address: Address, question: _Question) -> Reply | None:
-        """Raises one of FAILED, also if whoever listens there is not the replica."""
+        """Raises one of FAILED, also if another process listens there."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)

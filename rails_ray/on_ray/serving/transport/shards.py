@@ -101,7 +101,7 @@ class Shards:
         )
         async with asyncio.timeout(limit_s):
             if self.direct and not is_late():
-                # The client's deadline ends the wait here by itself; the replica must be told.
+                # The client's deadline ends the wait here by itself; the replica needs the limit.
                 answered = await self.direct[number].ask(method, message, min(limit_s, left_s()))
                 if answered is not None and answered.identity == self.identity:
                     return answered.value
