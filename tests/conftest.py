@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 from support import shape_checks
+from support.azure_server import azurite, new_container, use_azure
 from support.s3_server import new_bucket, s3_server_process, use_s3
 from support.tried import FEW, IS_MANY, MANY
 
@@ -61,6 +62,20 @@ def no_cluster_by_chance(request: pytest.FixtureRequest) -> Iterator[None]:
     if ray is not None and request.node.get_closest_marker("cluster") is None and ray.is_initialized():
         ray.shutdown()
         pytest.fail("a test without the mark `cluster` must not start Ray")
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[str]:
+    """The URL of an account on a server in a process of its own."""
+    with azurite() as url:
+        yield url
+
+
+@pytest.fixture
+def azure(azure_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`az://` and an empty container, for this process and its children."""
+    use_azure(monkeypatch, azure_server)
+    return f"az://{new_container(azure_server)}"
 
 
 @pytest.fixture

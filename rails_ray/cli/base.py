@@ -24,7 +24,7 @@ class Stored:
     """The option of every command that reads or writes storage."""
 
     storage: str = STORAGE
-    """Folder or s3://bucket/prefix that holds runs and index versions."""
+    """Folder, or s3://, az:// or gs://bucket/prefix, that holds runs and index versions."""
 
 
 EITHER = tyro.conf.create_mutex_group(required=False, title="seen items")

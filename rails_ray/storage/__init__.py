@@ -18,20 +18,22 @@
     objects/<sha256>                        parts and indexes, named by their content, which versions share
     CURRENT                                 names the current version, and the checksum of its manifest
 
-| member       | what it does                                                                 |
-|--------------|------------------------------------------------------------------------------|
-| `filesystem` | read, write atomically or conditionally, list: a local folder or S3          |
-| `local`      | files in a folder                                                            |
-| `s3`         | files in a bucket                                                            |
-| `tables`     | users' tables in Parquet: one file or many, read and checked batch by batch  |
-| `ids`        | ids of items as a column: found by id, digested                              |
-| `parquet`    | parts of an index                                                            |
-| `runs`       | trained models, and runs that have not finished                              |
-| `relevances` | relevance matrices, while they are filled and afterwards                     |
-| `quantizers` | what reads a version's components back from codes                            |
-| `codes`      | the codes of items                                                           |
-| `manifest`   | what a version consists of; detects damage                                   |
-| `parts`      | the parts of a version during encoding: none twice, none lost                |
-| `indexes`    | the indexes of a version                                                     |
-| `versions`   | publish, list, verify, roll back: which versions exist, which is current     |
+| member         | what it does                                                                |
+|----------------|-----------------------------------------------------------------------------|
+| `filesystem`   | read, write atomically or conditionally, list: a folder or a bucket         |
+| `local`        | files in a folder                                                           |
+| `s3`           | files in a bucket of S3, or of a server that speaks its protocol            |
+| `object_store` | files in a container of Azure or a bucket of Google Cloud                   |
+| `remote`       | what both need: ranges of an object, a check of conditional writes          |
+| `tables`       | users' tables in Parquet: one file or many, read and checked batch by batch |
+| `ids`          | ids of items as a column: found by id, digested                             |
+| `parquet`      | parts of an index                                                           |
+| `runs`         | trained models, and runs that have not finished                             |
+| `relevances`   | relevance matrices, while they are filled and afterwards                    |
+| `quantizers`   | what reads a version's components back from codes                           |
+| `codes`        | the codes of items                                                          |
+| `manifest`     | what a version consists of; detects damage                                  |
+| `parts`        | the parts of a version during encoding: none twice, none lost               |
+| `indexes`      | the indexes of a version                                                    |
+| `versions`     | publish, list, verify, roll back: which versions exist, which is current    |
 """

@@ -16,6 +16,12 @@ from numpy.typing import NDArray
 from rails_ray.errors import ConflictError, NotFoundError
 from rails_ray.storage.local import LocalFiles
 
+# Variables of the environment that name who may read and write.
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run or a version: it names a folder
 
 
@@ -84,7 +90,8 @@ class Files(Protocol):
 
 
 class Storage:
-    """Files by their path relative to a root: a local folder or `s3://bucket[/prefix]`.
+    """Files by their path relative to a root: a local folder, `s3://bucket[/prefix]`,
+    `az://container[/prefix]` or `gs://bucket[/prefix]`.
 
     A reader sees either the old bytes or the new ones. Every failure of the storage itself is a `StorageError`.
     A file that is ever swapped must be changed only by `create` and `swap`, and its bytes should hold a nonce: if an
@@ -104,9 +111,19 @@ class Storage:
         elif scheme == "s3":
             from rails_ray.storage.s3 import S3Files
 
-            self.files = S3Files(*_bucket_and_prefix(rest))
+            self.files = S3Files(*_bucket_and_prefix(scheme, rest))
+        elif scheme in ("az", "gs"):
+            try:
+                from rails_ray.storage.object_store import ObjectStoreFiles
+            except ImportError:
+                raise ValueError(f"storage {scheme}://.. needs the package obstore: pip install obstore") from None
+
+            self.files = ObjectStoreFiles(scheme, *_bucket_and_prefix(scheme, rest), CREDENTIALS[scheme])
         else:
-            raise ValueError(f"storage must be a local folder or s3://bucket/prefix, got {scheme}://...")
+            raise ValueError(
+                "storage must be a local folder, s3://bucket/prefix, az://container/prefix or gs://bucket/prefix, got "
+                f"{scheme}://..."
+            )
 
     def __str__(self) -> str:
         return str(self.files)
@@ -221,20 +238,21 @@ class Storage:
         self.files.check_conditional()
 
 
-def _bucket_and_prefix(rest: str) -> tuple[str, str]:
-    """Bucket and prefix of `s3://rest`. The messages do not repeat `rest`: it may hold a secret."""
+def _bucket_and_prefix(scheme: str, rest: str) -> tuple[str, str]:
+    """Bucket and prefix of `scheme://rest`. The messages do not repeat `rest`: it may hold a secret."""
     if "@" in rest:
         raise ValueError(
-            "storage must be s3://bucket/prefix without credentials, got some: "
-            "remove them and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"storage must be {scheme}://bucket/prefix without credentials, got some: remove them and set "
+            f"{CREDENTIALS[scheme]}"
         )
     if "?" in rest:
         raise ValueError(
-            "storage must be s3://bucket/prefix without a query, got one: set AWS_ENDPOINT_URL and the like"
+            f"storage must be {scheme}://bucket/prefix without a query, got one: set the endpoint by its variable in "
+            "the environment"
         )
     bucket, _, prefix = rest.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9._-]+", bucket) or ".." in prefix.split("/"):
-        raise ValueError("storage must be s3://bucket/prefix, got an invalid bucket or prefix")
+        raise ValueError(f"storage must be {scheme}://bucket/prefix, got an invalid bucket or prefix")
     return bucket, _down(prefix.lstrip("/"))
 
 

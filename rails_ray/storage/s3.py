@@ -5,10 +5,8 @@ or AWS_ENDPOINT_URL. Messages name error codes and types but not their texts, wh
 """
 
 import asyncio
-import hashlib
 import io
 import os
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +32,7 @@ from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
 from rails_ray.errors import NotFoundError, RailsRayError, StorageError
-from rails_ray.storage.memory import aligned
+from rails_ray.storage.remote import Ranges, check_conditional, hashed
 
 # A server that takes a request and never answers costs 5 * 10 s and at most 1 + 2 + 4 + 8 s between the attempts.
 ATTEMPTS = 5
@@ -97,18 +95,14 @@ class S3Files:
 
     def read_hashed(self, path: str, place: int) -> tuple[NDArray[np.uint8], str] | None:
         data = self.read(path)
-        if data is None:
-            return None
-        array = aligned(len(data), place)
-        array[:] = np.frombuffer(data, np.uint8)
-        return array, hashlib.sha256(data).hexdigest()
+        return None if data is None else hashed(data, place)
 
     def open(self, path: str) -> tuple[io.RawIOBase, str] | None:
         found: tuple[int, str] | None = self._run(self._head, path)
         if found is None:
             return None
         size, tag = found
-        return _Ranges(lambda first, end: self.read_range(path, first, end, tag), size), tag
+        return Ranges(lambda first, end: self.read_range(path, first, end, tag), size), tag
 
     def read_range(self, path: str, first: int, end: int, tag: str) -> bytes:
         """The bytes first .. end - 1 of an object.
@@ -142,18 +136,7 @@ class S3Files:
         self._run(self._delete, path)
 
     def check_conditional(self) -> None:
-        probe = f".probe-{uuid.uuid4().hex}"
-        try:
-            created = self.create(probe, b"1")
-            _, tag = self.read_tagged(probe) or (b"", "")
-            written = [created, self.create(probe, b"2"), self.swap(probe, b"3", tag), self.swap(probe, b"4", tag)]
-        finally:
-            self.delete(probe)
-        if written != [True, False, True, False]:
-            raise StorageError(
-                f"storage {self} must honour conditional writes (If-None-Match, If-Match), got a server that ignores "
-                "them: update it, or use a bucket on a server that honours them"
-            )
+        check_conditional(self, "If-None-Match, If-Match")
 
     def _open(self) -> None:
         self._pid = os.getpid()
@@ -350,42 +333,6 @@ class S3Files:
             f"storage {where} must be set up, got {kind}: check ~/.aws, AWS_REGION and AWS_ENDPOINT_URL, "
             "a URL such as http://host:9000"
         )
-
-
-class _Ranges(io.RawIOBase):
-    """An object as a file that is read by ranges.
-
-    Args:
-        read_range: gives the bytes first .. end - 1.
-    """
-
-    def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
-        self._read_range = read_range
-        self._size = size
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        self._place = max(base + offset, 0)
-        return self._place
-
-    def readinto(self, buffer: Any) -> int:
-        first, end = self._place, min(self._place + len(buffer), self._size)
-        if first >= end:
-            return 0
-        data = self._read_range(first, end)
-        buffer[: len(data)] = data
-        self._place += len(data)
-        return len(data)
 
 
 def _status(error: ClientError) -> int:

@@ -140,9 +140,9 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (["serve", "--allow-anonymous", "--storage", "EMPTY"], 1, "storage must hold a published version, got none"),
         (["quickstart", "--port", "70000"], 2, "port must be from 1 to 65535, got 70000"),
         (
-            ["serve", "--allow-anonymous", "--storage", "gs://bucket/x"],
+            ["serve", "--allow-anonymous", "--storage", "ftp://bucket/x"],
             2,
-            "storage must be a local folder or s3://bucket/prefix, got gs://",
+            "az://container/prefix or gs://bucket/prefix, got ftp://",
         ),
         (["serve", "--storage", "EMPTY"], 2, "give --keys-file, or --allow-anonymous to answer anyone, got neither"),
         (["serve", "--allow-anonymous", "--gpus", "1.5", "--storage", "EMPTY"], 2, "num_gpus must be a part of one"),

@@ -16,17 +16,28 @@ import pytest
 from rails_ray.errors import ConflictError, NotFoundError, StorageError
 from rails_ray.storage.filesystem import Storage, Tagged
 from rails_ray.storage.local import HASHED_BYTES, LocalFiles
+from support.azure_server import needs_azurite
 
 RACERS = 16
 
 
-@pytest.fixture(params=["local", "s3", "s3 with a prefix"])
+KINDS = [
+    "local",
+    "s3",
+    "s3 with a prefix",
+    pytest.param("azure", marks=needs_azurite),
+    pytest.param("azure with a prefix", marks=needs_azurite),
+]
+
+
+@pytest.fixture(params=KINDS)
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty storage."""
     if request.param == "local":
         return str(tmp_path / "new")
-    bucket: str = request.getfixturevalue("s3")
-    return bucket if request.param == "s3" else f"{bucket}/one/two"
+    kind, _, prefix = request.param.partition(" ")
+    bucket: str = request.getfixturevalue(kind)
+    return f"{bucket}/one/two" if prefix else bucket
 
 
 @pytest.fixture
@@ -225,11 +236,12 @@ def test_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("root", "message"),
     [
-        ("gs://bucket/x", r"must be a local folder or s3://bucket/prefix, got gs://\.\.\."),
-        ("https://me:hush@host/x", r"must be a local folder or s3://bucket/prefix, got https://\.\.\."),
+        ("ftp://bucket/x", r"must be a local folder, s3://bucket/prefix, .* or gs://bucket/prefix, got ftp://\.\.\."),
+        ("az://key:hush@container/x", "without credentials, got some: remove them and set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("https://me:hush@host/x", r"must be a local folder, s3://bucket/prefix, .*, got https://\.\.\."),
         ("s3://key:hush@bucket/x", "without credentials, got some: remove them and set AWS_ACCESS_KEY_ID"),
         ("s3://key:a/hush@bucket", "without credentials, got some"),
-        ("s3://bucket/x?secret=hush", "without a query, got one: set AWS_ENDPOINT_URL"),
+        ("s3://bucket/x?secret=hush", "without a query, got one: set the endpoint by its variable"),
         ("s3://key:hush/x", "must be s3://bucket/prefix, got an invalid bucket or prefix"),
         ("s3://", "got an invalid bucket or prefix"),
         ("s3://bucket/a/../b", "got an invalid bucket or prefix"),

@@ -75,7 +75,7 @@ def test_tables_in_places_of_their_own(tmp_path: Path, capsys: pytest.CaptureFix
         ([], 2, "give the folder of a data set, or --items and the places of its other tables, got none"),
         (["EMPTY"], 1, "must hold a table of items, queries, relevance, interactions, users, got none"),
         (["EMPTY", "--sample", "0"], 2, "--sample must be at least 1, got 0"),
-        (["gs://bucket/x"], 2, "storage must be a local folder or s3://bucket/prefix, got gs://"),
+        (["ftp://bucket/x"], 2, "az://container/prefix or gs://bucket/prefix, got ftp://"),
     ],
 )
 def test_a_mistake_is_one_sentence(

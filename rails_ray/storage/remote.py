@@ -1,0 +1,80 @@
+"""What storage on a server needs, whatever its protocol."""
+
+import hashlib
+import io
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rails_ray.errors import StorageError
+from rails_ray.storage.memory import aligned
+
+
+def hashed(data: bytes, place: int) -> tuple[NDArray[np.uint8], str]:
+    """The bytes, of which that at `place` is aligned, and their sha256."""
+    array = aligned(len(data), place)
+    array[:] = np.frombuffer(data, np.uint8)
+    return array, hashlib.sha256(data).hexdigest()
+
+
+def check_conditional(files: Any, headers: str) -> None:
+    """Write and delete a probe file.
+
+    Args:
+        files: a member of `filesystem.Files`.
+        headers: that carry the conditions.
+
+    Raises:
+        StorageError: if the server ignores the conditions of `create` and `swap`, so that two writers could both win.
+    """
+    probe = f".probe-{uuid.uuid4().hex}"
+    try:
+        created = files.create(probe, b"1")
+        _, tag = files.read_tagged(probe) or (b"", "")
+        written = [created, files.create(probe, b"2"), files.swap(probe, b"3", tag), files.swap(probe, b"4", tag)]
+    finally:
+        files.delete(probe)
+    if written != [True, False, True, False]:
+        raise StorageError(
+            f"storage {files} must honour conditional writes ({headers}), got a server that ignores them: update it, "
+            "or use a bucket on a server that honours them"
+        )
+
+
+class Ranges(io.RawIOBase):
+    """An object as a file that is read by ranges.
+
+    Args:
+        read_range: gives the bytes first .. end - 1.
+    """
+
+    def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
+        self._read_range = read_range
+        self._size = size
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = max(base + offset, 0)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        first, end = self._place, min(self._place + len(buffer), self._size)
+        if first >= end:
+            return 0
+        data = self._read_range(first, end)
+        buffer[: len(data)] = data
+        self._place += len(data)
+        return len(data)
