@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 
 from support import shape_checks
-from support.azure_server import azurite, new_container, use_azure
+from support.azure_server import HAS_AZURITE, azurite, new_container, use_azure
 from support.s3_server import new_bucket, s3_server_process, use_s3
 from support.tried import FEW, IS_MANY, MANY
 
@@ -42,12 +42,15 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(s3_server: str) -> Iterator[None]:
-    """One local cluster for all tests that need a real one; its workers find the S3 server."""
+def ray_cluster(s3_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """One local cluster for all tests that need a real one; its workers find the servers of S3 and, if it is installed,
+    of Azure."""
     from rails_ray.on_ray.cluster import cluster
 
     with pytest.MonkeyPatch.context() as environment:
         use_s3(environment, s3_server)
+        if HAS_AZURITE:
+            use_azure(environment, request.getfixturevalue("azure_server"))
         # workers import rankers of `support` by their paths
         environment.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         with cluster():

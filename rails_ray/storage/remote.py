@@ -1,4 +1,4 @@
-"""What storage on a server needs, whatever its protocol."""
+"""Parts of storage on a server, of any protocol: ranges of an object, and whether its conditions hold."""
 
 import hashlib
 import io

@@ -20,9 +20,8 @@ from support.ports import free_port
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64encode(b"a key of the tests, of no account anywhere").decode()
 START_S = 60.0
-needs_azurite = pytest.mark.skipif(
-    shutil.which("azurite-blob") is None, reason="needs azurite-blob: npm install --global azurite"
-)
+HAS_AZURITE = shutil.which("azurite-blob") is not None
+needs_azurite = pytest.mark.skipif(not HAS_AZURITE, reason="needs azurite-blob: npm install --global azurite")
 
 
 @contextmanager
