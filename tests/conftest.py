@@ -60,11 +60,16 @@ def ray_cluster(s3_server: str, request: pytest.FixtureRequest) -> Iterator[None
 @pytest.fixture(autouse=True)
 def no_cluster_by_chance(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ray starts a cluster if it is asked anything, which a test without the mark would leave to those after it."""
+    is_marked, ran = request.node.get_closest_marker("cluster") is not None, _ray_runs()
     yield
-    ray = sys.modules.get("ray")
-    if ray is not None and request.node.get_closest_marker("cluster") is None and ray.is_initialized():
-        ray.shutdown()
+    if not is_marked and not ran and _ray_runs():
+        sys.modules["ray"].shutdown()
         pytest.fail("a test without the mark `cluster` must not start Ray")
+
+
+def _ray_runs() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
 
 @pytest.fixture(scope="session")
