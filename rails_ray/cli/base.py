@@ -31,7 +31,7 @@ EITHER = tyro.conf.create_mutex_group(required=False, title="seen items")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedOfHistories:
+class ExcludesSeen:
     """The options of commands that read queries, which may be histories.
 
     Args:

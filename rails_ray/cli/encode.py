@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from rails_ray.cli.base import AllowsCode, AskedOfHistories, Stored, load, out, say_next
+from rails_ray.cli.base import AllowsCode, ExcludesSeen, Stored, load, out, say_next
 from rails_ray.cli.stages import data_config
 from rails_ray.families.config import RunConfig
 from rails_ray.families.recipes import by_name
@@ -21,7 +21,7 @@ INDEX_OPTIONS = {  # of encode: the field of an index's config that each fills i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encode(AllowsCode, Stored, AskedOfHistories):
+class Encode(AllowsCode, Stored, ExcludesSeen):
     """Encode a run's items into an index version. `rails-ray publish` then makes it ready to serve.
 
     Args:
@@ -149,7 +149,7 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
     def stored(self) -> dict[str, Any]:
         """How to store items, where it differs from the run's config."""
         index = self.index_config()
-        asked = {
+        options = {
             "codes": self.sizes(),
             "keep_vectors": self.keep_vectors or None,
             "code_lists": self.code_lists,
@@ -159,7 +159,7 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
             "index": index,
             "index_of": self.index_of,
         }
-        return {name: value for name, value in asked.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
     def index_config(self) -> Any:
         """The config of the index; None for the run's.
@@ -177,8 +177,8 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
             value = getattr(self, option)
             kinds = [kind for kind, config in made.items() if name in {own.name for own in fields(config)}]
             if value is not None and self.index not in kinds:
-                named, came = f"--{option.replace('_', '-')}", self.index or "none"
-                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {came}")
+                named, got = f"--{option.replace('_', '-')}", self.index or "none"
+                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {got}")
             if value is not None:
                 given[name] = value
         return None if self.index is None else made[self.index](**given)
@@ -192,8 +192,8 @@ class Encode(AllowsCode, Stored, AskedOfHistories):
         given = {"kind": self.surrogate, "reads": self.surrogate_reads, "width": self.surrogate_width}
         for option in ("reads", "width"):
             if given[option] is not None and self.surrogate in (None, "none"):
-                came = self.surrogate or "none"
-                raise ValueError(f"--surrogate-{option} must stand beside --surrogate ridge or mlp, got {came}")
+                got = self.surrogate or "none"
+                raise ValueError(f"--surrogate-{option} must stand beside --surrogate ridge or mlp, got {got}")
         return {name: value for name, value in given.items() if value is not None}
 
     def sizes(self) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from rails_ray.cli.base import AskedOfHistories, errors, out
+from rails_ray.cli.base import ExcludesSeen, errors, out
 from rails_ray.cli.planning.quantities import shown_bytes, shown_seconds
 from rails_ray.errors import RailsRayError
 from rails_ray.training.evaluation.seen import labelled, remark
@@ -19,7 +19,7 @@ SHOWN_HIT_RATE = "10"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectData(AskedOfHistories):
+class InspectData(ExcludesSeen):
     """Look at a data set before training: its facts, its problems, the recipes that fit, and what to beat. No cluster
     is needed. The exit code is 1 if a recipe cannot run because of a problem.
 

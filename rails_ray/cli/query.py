@@ -82,7 +82,7 @@ class Query(AllowsCode):
         if not (self.texts or self.user_id or self.history or self.features or self.embedding):
             raise ValueError("give at least 1 query, got none")
         kinds, search = self._here() if self.local else self._at_url()
-        names, queries = zip(*self.asked(kinds), strict=True)
+        names, queries = zip(*self.queries(kinds), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
         how: dict[str, Any] = {"method": self.method, **asdict(self.params)}
         budget = self.budget()
@@ -136,24 +136,24 @@ class Query(AllowsCode):
             version = local.open(self.storage, self.version, ranker=ranker, allow_code=self.allow_code)
         return version.facts["query"], version.search
 
-    def asked(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    def queries(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
         """The queries, each with the name to show for it.
 
         Args:
             kinds: type of each field of a query that the index takes.
         """
-        asked: list[tuple[str, dict[str, Any]]] = [(text, {"text": text}) for text in self.texts]
-        asked += [(f"user {user}", {"user_id": typed(user, kinds.get("user_id"))}) for user in self.user_id]
+        queries: list[tuple[str, dict[str, Any]]] = [(text, {"text": text}) for text in self.texts]
+        queries += [(f"user {user}", {"user_id": typed(user, kinds.get("user_id"))}) for user in self.user_id]
         if self.history:
             history = [typed(item, kinds.get("history")) for item in self.history]
-            asked.append((f"after {' '.join(self.history)}", {"history": history}))
+            queries.append((f"after {' '.join(self.history)}", {"history": history}))
         if self.features:
-            asked.append((" ".join(self.features), {"features": _features(self.features)}))
+            queries.append((" ".join(self.features), {"features": _features(self.features)}))
         if self.embedding:
             if not all(map(math.isfinite, self.embedding)):
                 raise ValueError(f"--embedding must be finite numbers, got {' '.join(map(str, self.embedding))}")
-            asked.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
-        return asked
+            queries.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
+        return queries
 
 
 def _budget_line(budget: BudgetResult) -> str:

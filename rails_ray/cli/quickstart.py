@@ -72,9 +72,9 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
             url = stack.enter_context(served(arguments, host=HOST, port=port, leave_serve=is_own))
         with rendering.spinner(console, "ask over HTTP"):
             shown = rendering.SHOWN_ITEMS
-            asked = [{"text": text} for text in emoji.SHOWCASE]
-            cut = client.search(url, asked)
-            best = client.search(url, asked, k=shown, cutoff={"top_k": shown})
+            queries = [{"text": text} for text in emoji.SHOWCASE]
+            cut = client.search(url, queries)
+            best = client.search(url, queries, k=shown, cutoff={"top_k": shown})
             recall = _served_recall(url, storage, made.manifest)
         title = "Emoji by name: none of these queries was trained on"
         console.print("", rendering.answers(emoji.SHOWCASE, cut, best, title), "", sep="\n")

@@ -51,8 +51,8 @@ class Relevance(AllowsCode, Stored):
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.relevance_matrix import Sampling, fill
 
-        asked = {"train": self.num_train, "valid": self.num_valid, "test": self.num_test}
-        named = {split: num for split, num in asked.items() if num is not None}
+        num_of_split = {"train": self.num_train, "valid": self.num_valid, "test": self.num_test}
+        named = {split: num for split, num in num_of_split.items() if num is not None}
         with rendering.bar(out, f"score {self.name}") as on_progress, cluster(self.workers + 1):
             matrix = fill(
                 self.storage,

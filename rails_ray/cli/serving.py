@@ -254,8 +254,8 @@ class Serve(AllowsCode, Stored):
         if not 0 <= self.shadow_fraction <= 1:
             raise ValueError(f"--shadow-fraction must be between 0 and 1, got {self.shadow_fraction:g}")
         if (self.keys_file is None) != self.allow_anonymous:
-            came = "neither" if self.keys_file is None else "both"
-            raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {came}")
+            given = "neither" if self.keys_file is None else "both"
+            raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {given}")
 
     def _tell(self, url: str) -> None:
         keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
@@ -288,14 +288,14 @@ def _on_signals() -> Callable[[], None]:
         A function that raises KeyboardInterrupt once a signal has come. Python loses the exception of one that comes
         while an object is finalized.
     """
-    came = list[int]()
+    given = list[int]()
 
     def note(number: int, frame: Any) -> None:
-        came.append(number)
+        given.append(number)
         raise KeyboardInterrupt
 
     def check() -> None:
-        if came:
+        if given:
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rails_ray.cli.base import AllowsCode, AskedOfHistories, Stored, errors, load, out, say_next, say_seen
+from rails_ray.cli.base import AllowsCode, ExcludesSeen, Stored, errors, load, out, say_next, say_seen
 from rails_ray.families.config import DataConfig, RunConfig, import_paths
 from rails_ray.families.recipes import by_name, names
 from rails_ray.on_ray.resources import TrainResources
@@ -44,7 +44,7 @@ class Quickstart(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRecipe(AllowsCode, Stored, AskedOfHistories):
+class OfRecipe(AllowsCode, Stored, ExcludesSeen):
     """The options of a command that trains.
 
     Args:
@@ -166,7 +166,7 @@ class Publish(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(AllowsCode, Stored, AskedOfHistories):
+class Evaluate(AllowsCode, Stored, ExcludesSeen):
     """Measure a run or a version on held-out queries."""
 
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
@@ -207,7 +207,7 @@ class Evaluate(AllowsCode, Stored, AskedOfHistories):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate(AllowsCode, Stored, AskedOfHistories):
+class Calibrate(AllowsCode, Stored, ExcludesSeen):
     """Calibrate a version's cut-offs on one split of queries (coverage, and the temperatures behind mass and nucleus)
     and measure them on another. Restart a running server to use them."""
 

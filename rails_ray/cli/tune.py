@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from rails_ray.cli.base import AllowsCode, AskedOfHistories, Stored, out, say_next
+from rails_ray.cli.base import AllowsCode, ExcludesSeen, Stored, out, say_next
 from rails_ray.cli.stages import data_config
 from rails_ray.schema.requests import CutoffKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(AllowsCode, Stored, AskedOfHistories):
+class Tune(AllowsCode, Stored, ExcludesSeen):
     """Try every kind of cut-off at many values on validation queries, and pick the one with the highest F-beta. No
     cluster is needed, and nothing is stored.
 

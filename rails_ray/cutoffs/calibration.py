@@ -66,9 +66,9 @@ class Positives:
         Args:
             temperature: tau_q of all queries that `query` numbers.
         """
-        asked, number = np.unique(query, return_inverse=True)
+        queries, number = np.unique(query, return_inverse=True)
         share = distribution.mass_below(np.asarray(score, dtype=np.float64), temperature[query])
-        return Positives(number, np.minimum(share, HIGHEST_SHARE), np.asarray(temperature[asked], dtype=np.float64))
+        return Positives(number, np.minimum(share, HIGHEST_SHARE), np.asarray(temperature[queries], dtype=np.float64))
 
     @property
     def num_queries(self) -> int:

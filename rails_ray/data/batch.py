@@ -295,26 +295,26 @@ class WindowSampler:
         rows, times, names = self.histories.rows[place], self.histories.times, self.histories.users
         following = self.histories.rows[np.minimum(place + 1, len(self.histories.rows) - 1)]
         is_end = first[:, None] + at == lengths[self.mine, None] - 1
-        asked = np.flatnonzero(is_asked)
-        after = np.where(is_end, self.next_rows[users, None], following).reshape(-1)[asked]
+        rows_asked = np.flatnonzero(is_asked)
+        after = np.where(is_end, self.next_rows[users, None], following).reshape(-1)[rows_asked]
         distinct, columns = np.unique(np.concatenate([own.reshape(-1), after]), return_inverse=True)
         rows_of_items = np.concatenate([shared, distinct])
         items, groups = torch.from_numpy(rows_of_items), None
         if len(own):
-            of_query = np.arange(len(asked)) if self.shared_by == "query" else asked // self.max_length
+            of_query = np.arange(len(rows_asked)) if self.shared_by == "query" else rows_asked // self.max_length
             negatives = columns[: own.size].reshape(own.shape)
             groups = Groups(torch.from_numpy(of_query), torch.from_numpy(negatives))
         return TrainingBatch(
             queries=Histories(
                 torch.from_numpy(rows),
-                torch.from_numpy(asked),
+                torch.from_numpy(rows_asked),
                 None if times is None else torch.from_numpy(times[place]),
                 None if names is None else torch.from_numpy(names[users]),
             ),
             items=items,
             positive=torch.from_numpy(len(shared) + columns[own.size :]),
             item_rows=items,
-            relevance=BatchRelevance(torch.arange(len(asked)), torch.from_numpy(after)),
+            relevance=BatchRelevance(torch.arange(len(rows_asked)), torch.from_numpy(after)),
             weight=float(self.num_workers / sizes.sum()),
             num_shared=len(shared),
             groups=groups,

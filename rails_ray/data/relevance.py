@@ -73,8 +73,8 @@ def _splits(queries: Rows) -> NDArray[np.int64]:
     wrong = np.flatnonzero(split_of < 0)
     if len(wrong):
         file, row = queries.where(int(wrong[0]))
-        came = column[int(wrong[0])].as_py()
-        raise ValueError(f"column 'split' of {file} must be one of {', '.join(SPLITS)}, got {came!r} in row {row}")
+        value = column[int(wrong[0])].as_py()
+        raise ValueError(f"column 'split' of {file} must be one of {', '.join(SPLITS)}, got {value!r} in row {row}")
     train, valid = SPLITS.index("train"), SPLITS.index("valid")
     if not (split_of == valid).any():
         split_of[np.flatnonzero(split_of == train)[HELD_OUT - 1 :: HELD_OUT]] = valid

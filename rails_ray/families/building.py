@@ -116,8 +116,8 @@ def _items(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Seq
     for name in table.column_names:
         column = table[name]
         if column.null_count or not any(is_kind(column.type) for is_kind in kinds[name]):
-            came = "none for some items" if column.null_count else column.type
-            raise ValueError(f"ids must be all integers or all strings, and titles strings, got {came} as {name}")
+            got = "none for some items" if column.null_count else column.type
+            raise ValueError(f"ids must be all integers or all strings, and titles strings, got {got} as {name}")
     column = table["item_id"]
     counts = column.value_counts()
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))

@@ -157,13 +157,13 @@ class ServedFamily(ABC):
         one."""
         return True
 
-    def fit(self, asked: Fitting) -> Fit:
+    def fit(self, fitting: Fitting) -> Fit:
         """Decide what the map of items needs beside the model.
 
         Raises:
             ValueError: if it cannot be made as asked.
         """
-        asked.need_least_loaded(self.config.name)
+        fitting.need_least_loaded(self.config.name)
         return Fit()
 
     def item_encoder(

@@ -46,10 +46,10 @@ class VersionQueries:
         """
         opened = Version.encoded(store, version, allowed)
         model, stored = with_kept_texts(opened.model, store), opened.items()
-        asked = read_data(with_data_of(opened.config, data), store, needed)
-        rows = np.concatenate([stored.item_ids.rows(block) for block in asked.item_ids.blocks()])
+        read = read_data(with_data_of(opened.config, data), store, needed)
+        rows = np.concatenate([stored.item_ids.rows(block) for block in read.item_ids.blocks()])
         mass = opened.described.cutoff_mass
-        return VersionQueries(opened.name, opened.config, model, stored.state, mass, rows, asked)
+        return VersionQueries(opened.name, opened.config, model, stored.state, mass, rows, read)
 
     def queries(self, split: str) -> Queries:
         """The queries of a split, with relevant items as rows of the version."""

@@ -91,8 +91,8 @@ class LookUps:
             return gathered_scores(self.tables, codes, dtype)
         shape, rows = (len(self.tables), len(codes)), codes.numpy()
         found = torch.empty(shape, dtype=dtype) if memory is None else memory[: math.prod(shape)].view(shape)
-        asked = [(loops.look_up_beside, own, table) for own, table in self.beside]
-        for look_up, own, table in asked or [(loops.look_up, slice(None), self.tables.numpy())]:
+        tasks = [(loops.look_up_beside, own, table) for own, table in self.beside]
+        for look_up, own, table in tasks or [(loops.look_up, slice(None), self.tables.numpy())]:
             arrays = table, rows, found[own].numpy()
             in_threads(partial(look_up, *arrays), len(codes))
         return found

@@ -74,8 +74,8 @@ def calibrate(
     if num_segments < 1:
         raise ValueError(f"segments must be at least 1, got {num_segments}")
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    asked = str(store), version, split, measured_on, background, num_segments, data, allowed
-    return in_task(_calibrate, *asked, on_progress=on_progress)
+    arguments = str(store), version, split, measured_on, background, num_segments, data, allowed
+    return in_task(_calibrate, *arguments, on_progress=on_progress)
 
 
 def _calibrate(

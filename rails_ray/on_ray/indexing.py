@@ -37,7 +37,7 @@ def build(storage: Storage, described: Encoded, config_json: bytes) -> list[Inde
     missing = [(shard, name) for name in names for shard in range(num_shards) if (shard, name) not in stored]
     with plain_errors():
         fitted = {name: _fitted.remote(root, described, config_json, name) for name in {name for _, name in missing}}
-        ray.get([_built.remote(root, described, config_json, *asked, fitted[asked[1]]) for asked in missing])
+        ray.get([_built.remote(root, described, config_json, *task, fitted[task[1]]) for task in missing])
     return indexes.read_built(storage, version, num_shards, names)
 
 

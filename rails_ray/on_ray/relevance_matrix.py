@@ -232,16 +232,16 @@ def _sampled(folder: str, sampling: Sampling) -> tuple[pa.Table, pa.Table]:
         if sampling.num_items > len(items):
             raise ValueError(f"num_items must be at most the {len(items)} of {sources}, got {sampling.num_items}")
         kept = np.sort(draws.permutation(len(items))[: sampling.num_items])
-    asked = list[int]()
+    sampled = list[int]()
     for split in SPLITS:
         rows = np.flatnonzero(pc.equal(queries["split"], split).to_numpy())
         num = sampling.num_queries.get(split, len(rows))
         if num > len(rows):
             raise ValueError(f"num_queries of {split} must be at most the {len(rows)} of {sources}, got {num}")
-        asked += np.sort(draws.permutation(rows)[:num]).tolist()
-    if not asked:
+        sampled += np.sort(draws.permutation(rows)[:num]).tolist()
+    if not sampled:
         raise ValueError(f"{sources} must hold a query of split {', '.join(SPLITS)}, got none")
-    return items.table.take(pa.array(kept)), queries.table.take(pa.array(asked))
+    return items.table.take(pa.array(kept)), queries.table.take(pa.array(sampled))
 
 
 def _digest(table: pa.Table) -> str:

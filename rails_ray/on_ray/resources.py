@@ -56,10 +56,10 @@ class TrainResources:
         """
         room = sum(map(self._room_on, nodes))
         if room < 1:
-            came = sorted({f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes})
+            given = sorted({f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes})
             raise ValueError(
                 f"a node of the cluster must have the {self.num_cpus:g} CPUs and {self.num_gpus:g} GPUs that a chunk "
-                f"reserves, got {', '.join(came)}: set --chunks.num-cpus and --chunks.num-gpus"
+                f"reserves, got {', '.join(given)}: set --chunks.num-cpus and --chunks.num-gpus"
             )
         return room
 

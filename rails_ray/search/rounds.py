@@ -87,13 +87,13 @@ def search_rounds(
     sums: Sequence[Any] = []
     if softmax_factor is not None:
         sums = yield AskShards("log_sum_exp", (query, exclude, softmax_factor))
-    policy, asked = plan(None if softmax_factor is None else log_normaliser(sums))
-    answers = list((yield AskShards("search", (query, asked, exclude))))
+    policy, request = plan(None if softmax_factor is None else log_normaliser(sums))
+    answers = list((yield AskShards("search", (query, request, exclude))))
     for number, own in enumerate(sums):
         if isinstance(own, BaseException):
             answers[number] = own
     check_refusals(answers)
-    return policy, asked, answers
+    return policy, request, answers
 
 
 def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> NDArray[np.float64]:

@@ -49,7 +49,7 @@ def coverage_of(
 
 def results_of(
     answered: Sequence[ShardResponse],
-    asked: ShardRequest,
+    request: ShardRequest,
     cutoff: Cutoff,
     temperature: NDArray[np.floating],
     coverage: Coverage,
@@ -65,7 +65,7 @@ def results_of(
         lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
-    wanted = asked.spec()
+    wanted = request.spec()
     merged = merge([answer.found for answer in answered], wanted, torch.from_numpy(num_searched))
     scores, item_rows, num_found = merged.scores.numpy(), merged.item_rows.numpy(), merged.num_found().numpy()
     is_short = num_found < np.minimum(wanted.least, num_searched)

@@ -149,8 +149,8 @@ class Reranking:
         """
         for number, query in enumerate(queries):
             if not isinstance(query.get("text"), str):
-                came = next((name for name, value in query.items() if value is not None), "none")
-                raise ValueError(f"queries[{number}] must be given by text beside a budget, got {came}")
+                given = next((name for name, value in query.items() if value is not None), "none")
+                raise ValueError(f"queries[{number}] must be given by text beside a budget, got {given}")
 
     def supported(self, queries: Sequence[Mapping[str, Any]], deadline: Deadline) -> Rounds[list[Supported]]:
         """Ask the ranker for the scores of the supports for each query.
@@ -162,11 +162,11 @@ class Reranking:
             return [Supported() for _ in queries]
         texts = [query["text"] for query in queries]
         known = {text: self.kept.get(text) for text in texts}
-        asked = [text for text, scores in known.items() if scores is None]
+        request = [text for text, scores in known.items() if scores is None]
         found = {text: Supported(scores) for text, scores in known.items()}
-        if asked:
-            answers = yield AskRanker([RankerCall({"text": text}, self.supports) for text in asked], deadline.left())
-            for text, answer in zip(asked, answers, strict=True):
+        if request:
+            answers = yield AskRanker([RankerCall({"text": text}, self.supports) for text in request], deadline.left())
+            for text, answer in zip(request, answers, strict=True):
                 if isinstance(answer, BaseException):
                     where = f"queries[{texts.index(text)}]"
                     reason = deadline.reason(answer)
@@ -185,7 +185,7 @@ class Reranking:
         supported: Sequence[Supported],
         state: AnyQuery,
         exclude: Sequence[Sequence[Any]],
-        asked: ShardRequest,
+        request: ShardRequest,
         answers: Sequence[Any],
         budget: BudgetInput,
         deadline: Deadline,
@@ -207,7 +207,7 @@ class Reranking:
         ]
         sizes = split(budget.calls - len(ids), budget.rounds)
         num_shards = len([answer for answer in answers if isinstance(answer, ShardResponse)])
-        active, found = list(range(len(spent))), found_items(answers, asked, state)
+        active, found = list(range(len(spent))), found_items(answers, request, state)
         for spending, items in zip(spent, found, strict=True):
             spending.found = items
         for number, num_calls in enumerate(sizes):
@@ -215,13 +215,13 @@ class Reranking:
                 active = [query for query in active if not spent[query].is_over]
                 if not active:
                     break
-                answers = yield from self._searched_again(spent, active, state, exclude, asked, deadline)
+                answers = yield from self._searched_again(spent, active, state, exclude, request, deadline)
                 if len([answer for answer in answers if isinstance(answer, ShardResponse)]) < num_shards:
                     lost = LateError("a shard did not answer the search of a later round")
                     for query in active:
                         spent[query].stop(deadline.reason(lost))
                     break
-                found = found_items(answers, asked, take(state, active))
+                found = found_items(answers, request, take(state, active))
             chosen = [spent[query].choose(own, num_calls) for query, own in zip(active, found, strict=True)]
             nothing = [query for query, own in zip(active, chosen, strict=True) if not own]
             for query in nothing:  # every item left is a support, or there is none
@@ -256,7 +256,7 @@ class Reranking:
         active: Sequence[int],
         state: AnyQuery,
         exclude: Sequence[Sequence[Any]],
-        asked: ShardRequest,
+        request: ShardRequest,
         deadline: Deadline,
     ) -> Rounds[Sequence[Any]]:
         """A search by corrected vectors among what is not scored yet."""
@@ -268,16 +268,16 @@ class Reranking:
                 vectors[line] += vectors.new_tensor(correction)
         scored = [[one.item.item_id for one in spent[query].ranked] for query in active]
         left_out = [[*exclude[query], *done] for query, done in zip(active, scored, strict=True)]
-        answers = yield AskShards("search", (own.by_vectors(vectors), asked, left_out), deadline.left())
+        answers = yield AskShards("search", (own.by_vectors(vectors), request, left_out), deadline.left())
         check_refusals(answers)
         return answers
 
 
-def found_items(answers: Sequence[Any], asked: ShardRequest, state: AnyQuery) -> list[list[FoundItem]]:
+def found_items(answers: Sequence[Any], request: ShardRequest, state: AnyQuery) -> list[list[FoundItem]]:
     """Merge what the shards that answered found for each query, best first; estimates are by the query's own vector."""
     parts = [answer for answer in answers if isinstance(answer, ShardResponse)]
     num_left = torch.from_numpy(np.sum([part.num_searched for part in parts], axis=0))
-    merged = merge([part.found for part in parts], asked.spec(), num_left)
+    merged = merge([part.found for part in parts], request.spec(), num_left)
     rows_of = [part.found.item_rows.tolist() for part in parts]  # a number of a tensor costs a microsecond
     lists = []
     for number, (rows, scores) in enumerate(zip(merged.item_rows.tolist(), merged.scores.tolist(), strict=True)):

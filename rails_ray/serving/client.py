@@ -263,33 +263,33 @@ class _Exchange:
         self._next_s = FIRST_PAUSE_S
         self.pause_s = 0.0
 
-    def take(self, came: httpx.Response | httpx.TransportError) -> dict[str, Any] | None:
+    def take(self, outcome: httpx.Response | httpx.TransportError) -> dict[str, Any] | None:
         """The answer, or None to try again; raises as `Client.search` if no try is left or none would help."""
-        if self._left and (_has_died(came) or (self._is_patient and _may_pass(came))):
+        if self._left and (_has_died(outcome) or (self._is_patient and _may_pass(outcome))):
             self._left -= 1
             if self._is_patient:
-                self.pause_s = _retry_pause_s(came, self._next_s)
+                self.pause_s = _retry_pause_s(outcome, self._next_s)
                 self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
             return None
-        if isinstance(came, httpx.TransportError):
-            raise _no_server(self._url, came) from None
-        return _answer(self._url, came)
+        if isinstance(outcome, httpx.TransportError):
+            raise _no_server(self._url, outcome) from None
+        return _answer(self._url, outcome)
 
 
-def _has_died(came: httpx.Response | httpx.TransportError) -> bool:
+def _has_died(outcome: httpx.Response | httpx.TransportError) -> bool:
     """Return whether the router died under the request."""
-    if isinstance(came, httpx.TransportError):
-        return isinstance(came, httpx.ReadError | httpx.RemoteProtocolError)
+    if isinstance(outcome, httpx.TransportError):
+        return isinstance(outcome, httpx.ReadError | httpx.RemoteProtocolError)
     # Ray's proxies report a dead router as text; our own answers are JSON.
-    return came.is_server_error and came.headers.get("content-type") != "application/json"
+    return outcome.is_server_error and outcome.headers.get("content-type") != "application/json"
 
 
-def _may_pass(came: httpx.Response | httpx.TransportError) -> bool:
-    return isinstance(came, httpx.TransportError) or came.status_code in BUSY
+def _may_pass(outcome: httpx.Response | httpx.TransportError) -> bool:
+    return isinstance(outcome, httpx.TransportError) or outcome.status_code in BUSY
 
 
-def _retry_pause_s(came: httpx.Response | httpx.TransportError, otherwise_s: float) -> float:
-    header = came.headers.get("retry-after", "") if isinstance(came, httpx.Response) else ""
+def _retry_pause_s(outcome: httpx.Response | httpx.TransportError, otherwise_s: float) -> float:
+    header = outcome.headers.get("retry-after", "") if isinstance(outcome, httpx.Response) else ""
     return min(float(header), LONGEST_PAUSE_S) if header.isdigit() else otherwise_s
 
 

@@ -66,8 +66,8 @@ class Cutoffs:
         stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
         cutoff_support = version.family.cutoff_support
         found = replace(Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored), default=default)
-        asked = found.resolve(None, None)
-        found.policy(asked, found.limit(asked, None), np.zeros(1))
+        cutoff = found.resolve(None, None)
+        found.policy(cutoff, found.limit(cutoff, None), np.zeros(1))
         return found
 
     @staticmethod
@@ -85,17 +85,17 @@ class Cutoffs:
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
-        asked = self.resolve(None, None)
+        cutoff = self.resolve(None, None)
         return {
             "calibration": None if self.stored is None else self.stored.summary(),
-            "cutoff": asked.model_dump(exclude_defaults=True),
+            "cutoff": cutoff.model_dump(exclude_defaults=True),
         }
 
-    def resolve(self, asked: CutoffInput | None, k: int | None) -> CutoffInput:
+    def resolve(self, cutoff: CutoffInput | None, k: int | None) -> CutoffInput:
         """The cut-off that a request gets. One that it does not name keeps the best item, unless the deployment says
         otherwise, and as many as k at least if it is `top_k`."""
-        if asked is not None:
-            return asked
+        if cutoff is not None:
+            return cutoff
         if self.default is not None:
             own = self.default
         elif self.version_mass is not None:

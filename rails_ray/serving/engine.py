@@ -154,20 +154,20 @@ class Engine:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
             if cutoff.top_k is not None or num_listed is not None:
                 most = num_listed or k
-                asked = ShardRequest(request.method, SearchParams.of_request(vars(request), most), most)
+                shard_request = ShardRequest(request.method, SearchParams.of_request(vars(request), most), most)
             else:
                 floor = decided.floor(temperature).astype(np.float32)
-                asked = ShardRequest(
+                shard_request = ShardRequest(
                     request.method, SearchParams.of_request(vars(request), k), k, floor, min(cutoff.min_items, k)
                 )
-            return decided, self._for_ranker(asked, request)
+            return decided, self._for_ranker(shard_request, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
         rounds = search_rounds(encoded.state, exclude, plan, softmax_factor=factor)
-        decided, asked, answers = yield from rounds
+        decided, shard_request, answers = yield from rounds
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
         shards = [answer for answer in answers if isinstance(answer, ShardResponse)]
-        wanted = asked if request.budget is None else replace(asked, k=k)
+        wanted = shard_request if request.budget is None else replace(shard_request, k=k)
         results = results_of(
             shards,
             wanted,
@@ -185,7 +185,7 @@ class Engine:
                 [supported[number] for number in answered],
                 encoded.state,
                 exclude,
-                asked,
+                shard_request,
                 answers,
                 request.budget,
                 deadline,
@@ -251,21 +251,23 @@ class Engine:
             return CutoffInput(top_k=request.k or DEFAULT_K)
         return request.cutoff
 
-    def _for_ranker(self, asked: ShardRequest, request: SearchRequest) -> ShardRequest:
+    def _for_ranker(self, shard_request: ShardRequest, request: SearchRequest) -> ShardRequest:
         """The question with what the heavy ranker needs: as many items as the budget pays for, and their texts."""
         if request.budget is None:
-            return asked
-        num_items = min(max(asked.k, request.budget.calls), sum(self.shard_items))
+            return shard_request
+        num_items = min(max(shard_request.k, request.budget.calls), sum(self.shard_items))
         params = SearchParams.of_request(vars(request), num_items)
-        return replace(asked, k=num_items, params=params, for_ranker=True, with_vectors=request.budget.rounds > 1)
+        return replace(
+            shard_request, k=num_items, params=params, for_ranker=True, with_vectors=request.budget.rounds > 1
+        )
 
     def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
         """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
         an item is not in the index."""
         self.ranking.check_ranker()
-        deadline, asked = self._deadline(), request.query.model_dump()
-        self.encoder.check_queries([asked])
-        [supported] = yield from self.ranking.supported([asked], deadline)
-        encoded = self.encoder([asked], [supported.scores])
+        deadline, shard_request = self._deadline(), request.query.model_dump()
+        self.encoder.check_queries([shard_request])
+        [supported] = yield from self.ranking.supported([shard_request], deadline)
+        encoded = self.encoder([shard_request], [supported.scores])
         answers: Sequence[Any] = yield AskShards("explain", (encoded.state, request.items))
         return explained(self.facts["version"], answers, request.items)

@@ -112,12 +112,12 @@ class ShardSearch:
     def __len__(self) -> int:
         return len(self.item_ids)
 
-    def search(self, query: AnyQuery, asked: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
+    def search(self, query: AnyQuery, request: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        spec = asked.spec(self._mask_of(exclude), self.device)
+        spec = request.spec(self._mask_of(exclude), self.device)
         began = time.perf_counter()
         with noted() as parts:
-            found = self.searcher.search(self._here(query), spec, asked.method, asked.params)
+            found = self.searcher.search(self._here(query), spec, request.method, request.params)
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores > -torch.inf
         rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
@@ -126,8 +126,8 @@ class ShardSearch:
             item_ids=_lines(self.item_ids.take(rows), lengths),
             titles=_strings(self.items.titles, rows, lengths),
             num_searched=spec.num_left(len(query), len(self)).numpy(),
-            texts=_strings(self.items.texts, rows, lengths) if asked.for_ranker else None,
-            vectors=self._vectors(rows, lengths) if asked.with_vectors else None,
+            texts=_strings(self.items.texts, rows, lengths) if request.for_ranker else None,
+            vectors=self._vectors(rows, lengths) if request.with_vectors else None,
             seconds={"candidates": seconds - scoring, "score": scoring},
         )
 

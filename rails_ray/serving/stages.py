@@ -36,13 +36,13 @@ def timed(rounds: Rounds[Value], clock: Callable[[], float] = time.perf_counter)
                 step = next(rounds) if answers is None else rounds.send(answers)
             except StopIteration as end:
                 step, value = None, end.value
-        asked = clock()
-        stages[own] += asked - began - _total(parts)
+        waiting_since = clock()
+        stages[own] += waiting_since - began - _total(parts)
         _add(stages, parts)
         if step is None:
             return value, dict(stages)
         answers = yield step
-        waited = clock() - asked
+        waited = clock() - waiting_since
         if isinstance(step, AskShards):
             own = "merge"
             slowest = max(

@@ -90,11 +90,11 @@ class ItemIds(Sequence[ItemId]):
 
     def rows(self, ids: Iterable[ItemId]) -> NDArray[np.int64]:
         """The row of each id [N], or -1 where there is none."""
-        asked = list(ids)
+        wanted = list(ids)
         kind = int if self.is_integer else str
-        is_kind = np.array([isinstance(own, kind) for own in asked], dtype=bool)
-        found = np.full(len(asked), -1, dtype=np.int64)
-        named = [own for own in asked if isinstance(own, kind)]
+        is_kind = np.array([isinstance(own, kind) for own in wanted], dtype=bool)
+        found = np.full(len(wanted), -1, dtype=np.int64)
+        named = [own for own in wanted if isinstance(own, kind)]
         found[is_kind] = self._rows_of_integers(named) if self.is_integer else self._rows_of_strings(named)
         return found
 
@@ -109,24 +109,24 @@ class ItemIds(Sequence[ItemId]):
         rows = np.argsort(keys, kind="stable")
         return Ordered(keys[rows], rows)
 
-    def _rows_of_integers(self, asked: list[Any]) -> NDArray[np.int64]:
+    def _rows_of_integers(self, wanted: list[Any]) -> NDArray[np.int64]:
         keys, rows = self._ordered
         limits = np.iinfo(keys.dtype)
-        is_near = np.array([limits.min <= own <= limits.max for own in asked], dtype=bool)
-        near = np.array([own if near else 0 for own, near in zip(asked, is_near, strict=True)], dtype=keys.dtype)
+        is_near = np.array([limits.min <= own <= limits.max for own in wanted], dtype=bool)
+        near = np.array([own if near else 0 for own, near in zip(wanted, is_near, strict=True)], dtype=keys.dtype)
         places = np.searchsorted(keys, near)
         inside = np.minimum(places, max(len(keys) - 1, 0))
         is_found = is_near & (places < len(keys)) & (keys[inside] == near if len(keys) else False)
         return np.where(is_found, rows[inside] if len(keys) else -1, -1)
 
-    def _rows_of_strings(self, asked: list[Any]) -> NDArray[np.int64]:
+    def _rows_of_strings(self, sought: list[Any]) -> NDArray[np.int64]:
         keys, rows = self._ordered
-        wanted = np.array([hash_of(own) for own in asked], dtype=np.int64)
+        wanted = np.array([hash_of(own) for own in sought], dtype=np.int64)
         first, end = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
-        found = np.full(len(asked), -1, dtype=np.int64)
+        found = np.full(len(sought), -1, dtype=np.int64)
         for number in np.flatnonzero(first < end):
             same_hash = rows[first[number] : end[number]]
-            found[number] = next((row for row in same_hash if self.column[int(row)].as_py() == asked[number]), -1)
+            found[number] = next((row for row in same_hash if self.column[int(row)].as_py() == sought[number]), -1)
         return found
 
 

@@ -136,8 +136,8 @@ class ObjectStoreFiles:
         return found
 
     def _range(self, path: str, first: int, end: int, e_tag: str) -> bytes:
-        asked: Any = {"range": (first, end), "if_match": e_tag}
-        answer = self._run("read", path, lambda key: obstore.get(self._store, key, options=asked).bytes().to_bytes())
+        options: Any = {"range": (first, end), "if_match": e_tag}
+        answer = self._run("read", path, lambda key: obstore.get(self._store, key, options=options).bytes().to_bytes())
         if answer is None:
             raise StorageError(f"{self}/{path} must stay as it is while it is read, got a change: run it again")
         return bytes(answer)

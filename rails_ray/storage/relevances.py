@@ -133,10 +133,10 @@ def finish(storage: Storage, name: str, num_blocks: int, num_relevant: int) -> M
     """
     item_ids = read_table(storage, name, "items")["item_id"]
     query_ids, rows, calls, holes, seconds = list[Any](), list[ndarray](), 0, 0, 0.0
-    asked = read_table(storage, name, "queries")["query_id"]
+    all_query_ids = read_table(storage, name, "queries")["query_id"]
     first = 0
     for number in range(num_blocks):
-        block = _checked(storage, _block(name, number), asked, first, len(item_ids))
+        block = _checked(storage, _block(name, number), all_query_ids, first, len(item_ids))
         first += block.num_rows
         scores = parquet.rows_in(block["scores"])
         calls, holes = calls + sum(block["calls"].to_pylist()), holes + int(np.isnan(scores).sum())

@@ -108,22 +108,23 @@ def repeated_id(column: str, value: str | int, file: str, row: int) -> ValueErro
     return ValueError(f"column {column!r} of {file} must hold distinct ids, got {value!r} again in row {row}")
 
 
-def rows_of(asked: Rows, known: Rows, column: str) -> NDArray[np.int64]:
+def rows_of(references: Rows, known: Rows, column: str) -> NDArray[np.int64]:
     """The row in `known` of each id in a column of both tables.
 
     Raises:
         ValueError: if the ids have another type, or one of them is unknown.
     """
-    ids, known_ids = asked[column], known[column]
+    ids, known_ids = references[column], known[column]
     if pa.types.is_integer(ids.type) != pa.types.is_integer(known_ids.type):
         raise ValueError(
-            f"column {column!r} of {asked.name} must be of type {known_ids.type} as in {known.name}, got {ids.type}"
+            f"column {column!r} of {references.name} must be of type {known_ids.type} as in {known.name}, got "
+            f"{ids.type}"
         )
     wide = pa.int64() if pa.types.is_integer(known_ids.type) else pa.large_string()  # a narrow type would wrap around
     found = pc.index_in(ids.cast(wide, safe=False), value_set=known_ids.cast(wide, safe=False))
     if found.null_count:
         number = int(np.flatnonzero(found.is_null().to_numpy())[0])
-        file, row = asked.where(number)
-        came = ids[number].as_py()
-        raise ValueError(f"column {column!r} of {file} must be in {known.name}, got {came!r} in row {row}")
+        file, row = references.where(number)
+        value = ids[number].as_py()
+        raise ValueError(f"column {column!r} of {file} must be in {known.name}, got {value!r} in row {row}")
     return np.asarray(found.to_numpy(), dtype=np.int64)

@@ -200,10 +200,10 @@ class S3Files:
 
     async def _get_range(self, path: str, first: int, end: int, tag: str) -> bytes | None:
         client = await self._client()
-        asked = {"Bucket": self._bucket, "Key": self._key(path), "Range": f"bytes={first}-{end - 1}", "IfMatch": tag}
+        request = {"Bucket": self._bucket, "Key": self._key(path), "Range": f"bytes={first}-{end - 1}", "IfMatch": tag}
         for left in reversed(range(DOWNLOADS)):
             try:
-                answer = await client.get_object(**asked)
+                answer = await client.get_object(**request)
             except ClientError as error:
                 if _is_missing(error) or _status(error) == 412:
                     return None

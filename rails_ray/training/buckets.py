@@ -77,8 +77,8 @@ def bucket_recall(chunk: Chunk, features: FeatureRows, positives: BucketPositive
         rows = torch.arange(first, min(first + BATCH_SIZE, len(features)))
         best = chunk(features.take(rows).to(device)).topk(num_probes, dim=1).indices.cpu()
         here = (positives.query >= first) & (positives.query < first + len(rows))
-        asked, bucket = positives.query[here] - first, positives.bucket[here]
-        is_found[here] = (best[asked] == bucket.unsqueeze(1)).any(dim=1).float()
+        queries, bucket = positives.query[here] - first, positives.bucket[here]
+        is_found[here] = (best[queries] == bucket.unsqueeze(1)).any(dim=1).float()
     counts = torch.bincount(positives.query, minlength=len(features))
     found = torch.zeros(len(features)).index_add(0, positives.query, is_found)
     return float((found / counts).mean())

@@ -48,7 +48,7 @@ def read(sources: Sources) -> tuple[PairFeatures, Int[ndarray, "P 2"]]:
                 f"queries of one text must have the same features, got others for {text!r} in row {place} of {file}"
             )
     train = texts.queries["train"]
-    asked = np.repeat([row_of[train.inputs[number]] for number in range(len(train))], train.relevant.lengths)
+    query_rows = np.repeat([row_of[train.inputs[number]] for number in range(len(train))], train.relevant.lengths)
     features = PairFeatures(
         np.array(keys),
         of_queries,
@@ -56,7 +56,7 @@ def read(sources: Sources) -> tuple[PairFeatures, Int[ndarray, "P 2"]]:
         _side_by_side(given["item_id"], shared),
         len(shared),
     )
-    return features, np.stack([asked, item_rows[train.relevant.rows]], axis=1)
+    return features, np.stack([query_rows, item_rows[train.relevant.rows]], axis=1)
 
 
 def _numbers(sources: Sources, key: str) -> Rows:

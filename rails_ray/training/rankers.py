@@ -57,8 +57,8 @@ class CrossEncoderStep(nn.Module):
 
     def scores(self, batch: PairBatch) -> Float[Tensor, "B C"]:
         num_candidates = batch.items.shape[1]
-        asked = batch.queries.repeat_interleave(num_candidates, dim=0)
-        scores: Tensor = self.model(asked, batch.items.flatten(0, 1)).unflatten(0, (-1, num_candidates))
+        queries = batch.queries.repeat_interleave(num_candidates, dim=0)
+        scores: Tensor = self.model(queries, batch.items.flatten(0, 1)).unflatten(0, (-1, num_candidates))
         return scores
 
 
@@ -158,8 +158,8 @@ def train_boosted(
     drawn, relevant = (pairs[:, 0] * len(features.items) + pairs[:, 1] for pairs in (negatives, positives))
     negatives = negatives[~np.isin(drawn, relevant)]
     rows, shared = np.concatenate([positives, negatives]), features.num_shared
-    asked, found = features.queries[rows[:, 0]], features.items[rows[:, 1]]
-    read = np.concatenate([asked, found, asked[:, :shared] * found[:, :shared]], axis=1).astype(np.float32)
+    queries, found = features.queries[rows[:, 0]], features.items[rows[:, 1]]
+    read = np.concatenate([queries, found, queries[:, :shared] * found[:, :shared]], axis=1).astype(np.float32)
     is_relevant = np.repeat([1.0, 0.0], [len(positives), len(negatives)])
     asked_for = {
         "objective": "binary",

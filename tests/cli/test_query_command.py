@@ -38,7 +38,7 @@ def test_queries_by_all_that_an_index_can_take() -> None:
     words = ["query", "pizza", "--user-id", "7", "--history", "3", "x", "--features", "17:0.5", "4"]
     command = parse([*words, "--embedding", "1", "-2.5"])
     assert isinstance(command, Query)
-    assert command.asked({"user_id": "int64", "history": "string"}) == [
+    assert command.queries({"user_id": "int64", "history": "string"}) == [
         ("pizza", {"text": "pizza"}),
         ("user 7", {"user_id": 7}),
         ("after 3 x", {"history": ["3", "x"]}),
@@ -52,11 +52,11 @@ def test_features_that_are_none(word: str) -> None:
     with pytest.raises(
         ValueError, match=rf"--features must be numbers with finite values, such as 17:0.5, got '{word}'"
     ):
-        Query(features=(word,)).asked({})
+        Query(features=(word,)).queries({})
 
 
 def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None:
     with pytest.raises(ValueError, match="--features must name each feature once, got 17 twice"):
-        Query(features=("17:1", "017:2")).asked({})
+        Query(features=("17:1", "017:2")).queries({})
     with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
-        Query(embedding=(1.0, float("inf"))).asked({})
+        Query(embedding=(1.0, float("inf"))).queries({})

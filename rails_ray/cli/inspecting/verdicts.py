@@ -67,9 +67,9 @@ def verdict(own: TrainingFamily, read: DataSet, num_sampled: int) -> Verdict:
     said = SAID.get(sizes.similarity, "nothing is known of it before it is trained")
     if sizes.max_length is None:
         return Verdict(True, said)
-    asked = read.queries["test"].inputs
-    if isinstance(asked, ItemLists):
-        return histories(asked, sizes.max_length, said)
+    inputs = read.queries["test"].inputs
+    if isinstance(inputs, ItemLists):
+        return histories(inputs, sizes.max_length, said)
     assert isinstance(read.item_inputs, Texts)
     return texts_of_tokens(read.item_inputs, sizes.max_length, num_sampled, said)
 

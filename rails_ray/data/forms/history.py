@@ -138,8 +138,8 @@ class HistoryReader:
             _check_asked_times(times, query["history"], where)
         rows = self.item_ids.rows(query["history"])
         if not (rows >= 0).any():
-            came = shortened(query["history"])
-            raise ValueError(f"{where}.history must hold an item that the index knows, got {came}")
+            given = shortened(query["history"])
+            raise ValueError(f"{where}.history must hold an item that the index knows, got {given}")
         return Visits.one(rows.tolist(), times).without(-1)
 
     def seen(self, read: Visits) -> list[ItemId]:

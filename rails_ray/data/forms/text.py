@@ -42,13 +42,13 @@ class TextForm:
         check_distinct(items, "item_id")
         if are_to_be_read(sources, needed):
             queries = sources.table("queries").read({"query_id": ID, "text": TEXT, "split": TEXT})
-            asked = by_split(sources, queries, items, Texts(queries["text"]).take, needed)
+            queries_by_split = by_split(sources, queries, items, Texts(queries["text"]).take, needed)
         else:
-            asked = no_queries(Texts())
+            queries_by_split = no_queries(Texts())
         return DataSet(
             ItemIds(items["item_id"]),
             Texts(items["input"]),
-            asked,
+            queries_by_split,
             titles=Texts(items["title"]) if "title" in items else None,
         )
 

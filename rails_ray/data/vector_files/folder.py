@@ -92,20 +92,20 @@ def import_folder(
             cosine, or the folder holds a data set.
     """
     items = open_vectors(source, format=format)
-    asked, lists = items.queries, items.truth if use_truth else None
+    of_queries, lists = items.queries, items.truth if use_truth else None
     if queries is not None:
-        asked = open_vectors(queries)
-        asked, lists = asked.queries or asked, None
+        of_queries = open_vectors(queries)
+        of_queries, lists = of_queries.queries or of_queries, None
     if truth is not None:
         lists = open_lists(truth)
     if lists is None and distance is not None:
         raise ValueError(f"distance must come with the neighbors whose distance it is, got {distance!r} and none")
     named = items.distance if lists is None else distance_of(lists, distance)
-    _check_fit(items, asked, lists, split)
+    _check_fit(items, of_queries, lists, split)
     with _filled(folder) as filling:
         lengths = _write_items(filling, items)
-        if asked is not None:
-            table = _queries(asked, split)
+        if of_queries is not None:
+            table = _queries(of_queries, split)
             filling.write_table(QUERIES, to_bytes(table))
             if lists is not None:
                 check_cosine(lists, named, lengths)
@@ -114,7 +114,7 @@ def import_folder(
     return Imported(
         num_items=items.num_rows,
         width=items.width,
-        num_queries=0 if asked is None else asked.num_rows,
+        num_queries=0 if of_queries is None else of_queries.num_rows,
         num_pairs=0 if lists is None else lists.num_rows * lists.width,
         distance=named,
         lengths=lengths,
@@ -239,20 +239,23 @@ def _write_items(filling: _Filling, items: VectorFile) -> Lengths:
     return lengths
 
 
-def _queries(asked: VectorFile, split: str) -> pa.Table:
-    blocks = [as_column(block) for block in asked.blocks()]
-    ids = pa.chunked_array([np.arange(asked.num_rows)]) if asked.ids is None else asked.ids
-    return pa.table({"query_id": ids, VECTOR: pa.chunked_array(blocks), "split": pa.repeat(split, asked.num_rows)})
+def _queries(of_queries: VectorFile, split: str) -> pa.Table:
+    blocks = [as_column(block) for block in of_queries.blocks()]
+    ids = pa.chunked_array([np.arange(of_queries.num_rows)]) if of_queries.ids is None else of_queries.ids
+    return pa.table({"query_id": ids, VECTOR: pa.chunked_array(blocks), "split": pa.repeat(split, of_queries.num_rows)})
 
 
-def _check_fit(items: VectorFile, asked: VectorFile | None, lists: ListFile | None, split: str) -> None:
+def _check_fit(items: VectorFile, of_queries: VectorFile | None, lists: ListFile | None, split: str) -> None:
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if asked is not None and asked.width != items.width:
-        raise ValueError(f"{asked.file} must hold rows of {items.width} numbers as {items.file}, got {asked.width}")
-    if lists is not None and asked is None:
-        raise ValueError(f"{lists.file} must come with the queries whose neighbors it holds, got none: give them too")
-    if lists is not None and asked is not None and lists.num_rows != asked.num_rows:
+    if of_queries is not None and of_queries.width != items.width:
         raise ValueError(
-            f"{lists.file} must hold a list for each of the {asked.num_rows} rows of {asked.file}, got {lists.num_rows}"
+            f"{of_queries.file} must hold rows of {items.width} numbers as {items.file}, got {of_queries.width}"
+        )
+    if lists is not None and of_queries is None:
+        raise ValueError(f"{lists.file} must come with the queries whose neighbors it holds, got none: give them too")
+    if lists is not None and of_queries is not None and lists.num_rows != of_queries.num_rows:
+        raise ValueError(
+            f"{lists.file} must hold a list for each of the {of_queries.num_rows} rows of {of_queries.file}, got "
+            f"{lists.num_rows}"
         )

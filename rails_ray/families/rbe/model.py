@@ -188,8 +188,8 @@ class Rbe(nn.Module):
 
     def _asked(self, inputs: Any) -> Float[Tensor, "B S"]:
         supports = RankerCandidates.of(self.supports)
-        asked = [scores_of(self._ranker(), {TEXT: inputs[number]}, supports) for number in range(len(inputs))]
-        return torch.from_numpy(np.stack(asked)).float() if asked else torch.zeros(0, len(self.supports))
+        scores = [scores_of(self._ranker(), {TEXT: inputs[number]}, supports) for number in range(len(inputs))]
+        return torch.from_numpy(np.stack(scores)).float() if scores else torch.zeros(0, len(self.supports))
 
     def encode_queries(self, features: SupportScores) -> QueryState:
         """sigma f_Q(q); zeros for a query with a hole, of which nothing is known."""

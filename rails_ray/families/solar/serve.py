@@ -63,29 +63,29 @@ class SolarFamily(ServedFamily):
         """Never: items' codes are looked up."""
         return False
 
-    def fit(self, asked: Fitting) -> Fit:
+    def fit(self, fitting: Fitting) -> Fit:
         """A version's codes are chosen when its encoding first begins."""
-        if not asked.corpus.has_texts:
-            asked.need_least_loaded(self.config.name)
+        if not fitting.corpus.has_texts:
+            fitting.need_least_loaded(self.config.name)
 
         def store() -> None:
-            if not codes.exist(asked.storage, asked.folder):
-                codes.write(asked.storage, asked.folder, self._chosen(asked))
+            if not codes.exist(fitting.storage, fitting.folder):
+                codes.write(fitting.storage, fitting.folder, self._chosen(fitting))
 
-        return Fit({"new_codes": asked.new_codes}, store)
+        return Fit({"new_codes": fitting.new_codes}, store)
 
-    def _chosen(self, asked: Fitting) -> ItemCodes:
+    def _chosen(self, fitting: Fitting) -> ItemCodes:
         """Each item's code: the run's, or else the current version's, or else a new one."""
-        known = codes.read(asked.storage, f"runs/{asked.run.name}")
-        current = versions.current(asked.storage)
-        if current is not None and _is_of(current, asked.run):
-            known = known.or_else(codes.of_version(asked.storage, current))
-        items = asked.corpus.items.read()
+        known = codes.read(fitting.storage, f"runs/{fitting.run.name}")
+        current = versions.current(fitting.storage)
+        if current is not None and _is_of(current, fitting.run):
+            known = known.or_else(codes.of_version(fitting.storage, current))
+        items = fitting.corpus.items.read()
         own, is_new = self.codes_of(known, list(ItemIds(items["item_id"])))
-        if asked.new_codes == "least_loaded" or not is_new.any():
+        if fitting.new_codes == "least_loaded" or not is_new.any():
             return own
         texts = list(Texts(items["input"]).take(np.flatnonzero(is_new)))
-        predicted = asked.remotely(self.predicted, str(asked.storage), asked.run, texts)
+        predicted = fitting.remotely(self.predicted, str(fitting.storage), fitting.run, texts)
         return self.with_predicted(own, np.flatnonzero(is_new)[predicted.is_known], predicted)
 
     def predicted(self, storage: str, run: Run, texts: list[str]) -> Predicted:

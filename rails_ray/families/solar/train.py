@@ -50,10 +50,10 @@ class SolarTraining(SolarFamily, TrainingFamily):
 
     def check_can_be_asked(self, read: DataSet) -> None:
         """Any width will do, as features that training did not see are left out."""
-        asked = self.own.encoder
-        if asked.input == "features":
-            asked = replace(asked, width=0)
-        SolarTraining(self.config, replace(self.own, encoder=asked)).completed(read)
+        encoder = self.own.encoder
+        if encoder.input == "features":
+            encoder = replace(encoder, width=0)
+        SolarTraining(self.config, replace(self.own, encoder=encoder)).completed(read)
 
     def pieces(self) -> list["ChunkPiece"]:
         return [ChunkPiece(self, number) for number in range(self.own.encoder.num_chunks)]
@@ -151,8 +151,8 @@ def _of_width(sizes: ChunksConfig, read: DataSet, folder: str | None) -> ChunksC
     if sizes.input == "text":
         return sizes
     if any(isinstance(of_split, SparseRows) != (sizes.input == "features") for of_split in inputs):
-        came = "features" if sizes.input == "vector" else "vectors"
-        raise ValueError(f"queries of {folder} must be of encoder.input {sizes.input}, got {came}")
+        given = "features" if sizes.input == "vector" else "vectors"
+        raise ValueError(f"queries of {folder} must be of encoder.input {sizes.input}, got {given}")
     widths = [of_split.width if isinstance(of_split, SparseRows) else len(of_split[0]) for of_split in inputs]
     width = max(widths)
     if sizes.width and (sizes.width < width or (sizes.input == "vector" and sizes.width != width)):

@@ -82,28 +82,28 @@ class VectorItems(ABC):
         """Return the config of the vectors that find candidates beside the components."""
         return SurrogateConfig()
 
-    def fit(self, asked: Fitting) -> Fit:
-        asked.need_least_loaded(self.config.name)
+    def fit(self, fitting: Fitting) -> Fit:
+        fitting.need_least_loaded(self.config.name)
         if self.surrogate.kind != "none":
-            return self._fit_surrogate(asked)
+            return self._fit_surrogate(fitting)
         if not isinstance(self.own.items, PqItems):
             return Fit()
-        quantized.check(self.own.items, sum(file.num_rows for file in asked.files))
+        quantized.check(self.own.items, sum(file.num_rows for file in fitting.files))
         return made_once(
-            asked, quantizers.NAME, quantizers.from_bytes, self.fitted_quantizer, asked.corpus.items, asked.files
+            fitting, quantizers.NAME, quantizers.from_bytes, self.fitted_quantizer, fitting.corpus.items, fitting.files
         )
 
-    def _fit_surrogate(self, asked: Fitting) -> Fit:
-        source, files = asked.corpus.items, asked.files
+    def _fit_surrogate(self, fitting: Fitting) -> Fit:
+        source, files = fitting.corpus.items, fitting.files
         check_supports(self.surrogate, sum(file.num_rows for file in files))
         return made_once(
-            asked,
+            fitting,
             surrogate_file.NAME,
             surrogate_file.from_bytes,
             self.fitted_surrogate,
             source,
             files,
-            asked.training_queries,
+            fitting.training_queries,
         )
 
     def fitted_surrogate(
@@ -258,7 +258,7 @@ class VectorItems(ABC):
 
 
 def made_once(
-    asked: Fitting, name: str, check: Callable[[bytes], Any], make: Callable[..., bytes], *arguments: Any
+    fitting: Fitting, name: str, check: Callable[[bytes], Any], make: Callable[..., bytes], *arguments: Any
 ) -> Fit:
     """A file of the version that `make` gives, in a task, unless it is there: of two that make one, the first stays.
 
@@ -266,16 +266,16 @@ def made_once(
         check: reads it, and raises if it is damaged.
         make: called with the storage's root, the run and `arguments`.
     """
-    path = f"{asked.folder}/{name}"
+    path = f"{fitting.folder}/{name}"
 
     def store() -> None:
-        if not asked.storage.exists(path):
-            data = asked.remotely(make, str(asked.storage), asked.run, *arguments)
+        if not fitting.storage.exists(path):
+            data = fitting.remotely(make, str(fitting.storage), fitting.run, *arguments)
             with suppress(ConflictError):
-                asked.storage.create(path, data)
+                fitting.storage.create(path, data)
 
     def files() -> dict[str, bytes]:
-        data = asked.storage.read(path)
+        data = fitting.storage.read(path)
         check(data)
         return {name: data}
 

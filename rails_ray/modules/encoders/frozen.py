@@ -273,11 +273,11 @@ def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[
     try:
         found = np.asarray(encode(texts), dtype=np.float32)
     except Exception as error:  # whatever somebody else's function does
-        came = f"{type(error).__name__}: {str(error).partition(chr(10))[0] or 'no message'}"
-        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {came}") from None
+        given = f"{type(error).__name__}: {str(error).partition(chr(10))[0] or 'no message'}"
+        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {given}") from None
     if found.ndim != 2 or len(found) != len(texts) or (width and found.shape[1] != width) or not found.shape[1]:
-        came = " x ".join(map(str, found.shape))
-        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {came}")
+        given = " x ".join(map(str, found.shape))
+        raise ValueError(f"the text encoder must return {wanted} numbers for {len(texts)} texts, got {given}")
     if not np.isfinite(found).all():
         wrong = texts[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
         raise ValueError(f"the text encoder must return finite numbers, got NaN or infinity for {wrong[:60]!r}")

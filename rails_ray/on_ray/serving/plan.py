@@ -61,8 +61,8 @@ class ServeArgs(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.keys_file is None) != self.allow_anonymous:
-            came = "neither" if self.keys_file is None else "both"
-            raise ValueError(f"give keys_file, or allow_anonymous for a server without access control, got {came}")
+            given = "neither" if self.keys_file is None else "both"
+            raise ValueError(f"give keys_file, or allow_anonymous for a server without access control, got {given}")
         return self
 
 

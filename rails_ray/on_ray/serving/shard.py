@@ -53,9 +53,11 @@ class Shard:
         """Count what is asked directly, which Serve does not see."""
         return {ONGOING: float(self.listener.num_ongoing)}
 
-    async def search(self, query: AnyQuery, asked: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
+    async def search(
+        self, query: AnyQuery, request: ShardRequest, exclude: Sequence[Sequence[ItemId]]
+    ) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        answer = await asyncio.to_thread(self.shard.search, query, asked, exclude)
+        answer = await asyncio.to_thread(self.shard.search, query, request, exclude)
         if sum(map(len, answer.item_ids)) >= MANY_ITEMS:
             give_back_soon()
         return answer

@@ -60,8 +60,8 @@ class PairFeatures(NamedTuple):
 
 def pairs(query: Float[ndarray, " A"], items: Float[ndarray, "N C"], num_shared: int) -> Float[ndarray, "N _"]:
     """Return what the trees read of a query and some items."""
-    asked = np.broadcast_to(query, (len(items), len(query)))
-    return np.concatenate([asked, items, asked[:, :num_shared] * items[:, :num_shared]], axis=1)
+    queries = np.broadcast_to(query, (len(items), len(query)))
+    return np.concatenate([queries, items, queries[:, :num_shared] * items[:, :num_shared]], axis=1)
 
 
 def save(folder: Path, features: PairFeatures) -> None:

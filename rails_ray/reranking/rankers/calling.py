@@ -162,15 +162,15 @@ def score_all(
     waiting = [slice(first, first + at_once) for first in range(0, len(candidates), at_once)]
     while waiting:
         part = waiting.pop()
-        asked = candidates[part]
-        num_calls += len(asked)
+        chunk = candidates[part]
+        num_calls += len(chunk)
         try:
-            scores[part] = score(ranker, query, asked)
+            scores[part] = score(ranker, query, chunk)
         except UnavailableError as error:
             reason = str(error)
-            if len(asked) > 1 and not isinstance(error, LateError):
-                middle = part.start + len(asked) // 2
-                waiting += [slice(part.start, middle), slice(middle, part.start + len(asked))]
+            if len(chunk) > 1 and not isinstance(error, LateError):
+                middle = part.start + len(chunk) // 2
+                waiting += [slice(part.start, middle), slice(middle, part.start + len(chunk))]
     return ScoredCandidates(scores, num_calls, reason)
 
 

@@ -160,13 +160,13 @@ class CrossEncoderRanker:
 
     @torch.no_grad()
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
-        asked = self.reader.queries([str(query[TEXT])]).to(self.device)
+        query_tokens = self.reader.queries([str(query[TEXT])]).to(self.device)
         items = self.reader.items([str(one.fields[TEXT]) for one in candidates]).to(self.device)
         order = (items != PADDING).sum(dim=1).argsort()  # texts of like lengths together
         scores = torch.zeros(len(items))
         for rows in order.split(AT_ONCE):
             length = int((items[rows] != PADDING).sum(dim=1).max())
-            scores[rows.cpu()] = self.model(asked.expand(len(rows), -1), items[rows, :length]).cpu()
+            scores[rows.cpu()] = self.model(query_tokens.expand(len(rows), -1), items[rows, :length]).cpu()
         found: list[float] = scores.tolist()
         return found
 

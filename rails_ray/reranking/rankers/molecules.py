@@ -34,8 +34,8 @@ class MoleculeRanker:
         self.field = field
 
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
-        asked = str(query[self.field])
-        return [overlap(asked, str(candidate.fields[self.field])) for candidate in candidates]
+        smiles = str(query[self.field])
+        return [overlap(smiles, str(candidate.fields[self.field])) for candidate in candidates]
 
 
 def overlap(smiles: str, other: str) -> float:

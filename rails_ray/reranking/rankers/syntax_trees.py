@@ -45,8 +45,8 @@ class SyntaxTreeRanker:
         self.field = field
 
     def __call__(self, query: Mapping[str, Any], candidates: Sequence[Candidate]) -> list[float]:
-        asked = tree_of(str(query[self.field]))
-        return [likeness(asked, tree_of(str(candidate.fields[self.field]))) for candidate in candidates]
+        query_tree = tree_of(str(query[self.field]))
+        return [likeness(query_tree, tree_of(str(candidate.fields[self.field]))) for candidate in candidates]
 
 
 def likeness(one: Tree, other: Tree) -> float:

@@ -34,7 +34,7 @@ from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.grown_lists import GrownLists
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.search.indexes.probing import Asked, Floats, KindSearch, Only, Rows
+from rails_ray.search.indexes.probing import Floats, KindSearch, Only, PreparedQueries, Rows
 from rails_ray.search.spec import SearchResult, SearchSpec, needed, reasons_of
 
 IndexConfig = FlatConfig | IvfConfig | HnswConfig
@@ -204,35 +204,35 @@ class FaissIndex:
         """
         spec.check_queries(len(queries))
         _check_width(queries, self.index.d, "queries")
-        asked = self.kind.ask(as_float32(queries), params or SearchParams())
+        prepared = self.kind.ask(as_float32(queries), params or SearchParams())
         lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
         longest = 0 if spec.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
         for lines, n, passed_over in lists.calls():
             only = None if passed_over is None else self._all_but(passed_over)
             while len(lines):
-                if asked.scan is not None and n > longest:
-                    lists.replace(lines, asked.scan(lines, spec.of_queries(torch.from_numpy(lines))))
+                if prepared.scan is not None and n > longest:
+                    lists.replace(lines, prepared.scan(lines, spec.of_queries(torch.from_numpy(lines))))
                     break
-                lines = self._ask(asked, lists, lines, n, only)
+                lines = self._ask(prepared, lists, lines, n, only)
                 n = lists.longer(n)
-        return self._found(asked, lists, spec, queries)
+        return self._found(prepared, lists, spec, queries)
 
-    def _ask(self, asked: Asked, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
+    def _ask(self, prepared: PreparedQueries, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
         """The lines whose lists of n items do not hold the answer."""
         if len(lines) * n > MOST_PLACES and len(lines) > 1:
             half = len(lines) // 2
-            parts = (self._ask(asked, lists, part, n, only) for part in (lines[:half], lines[half:]))
+            parts = (self._ask(prepared, lists, part, n, only) for part in (lines[:half], lines[half:]))
             return np.concatenate([*parts])
         is_complete: NDArray[np.bool_] = lists.add(
-            lines, *self._best(asked, lines, n, only), may_be_hidden=only is None
+            lines, *self._best(prepared, lines, n, only), may_be_hidden=only is None
         )
         return lines[~is_complete]
 
-    def _best(self, asked: Asked, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
+    def _best(self, prepared: PreparedQueries, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
         if self.clone is None or only is not None or n > MOST_ON_GPU:
-            return asked.best(lines, n, only)
+            return prepared.best(lines, n, only)
         with self.gpu_lock:
-            found: tuple[Floats, Rows] = self.clone.search(asked.queries[lines], n, params=asked.parameters)
+            found: tuple[Floats, Rows] = self.clone.search(prepared.queries[lines], n, params=prepared.parameters)
         return found
 
     def _all_but(self, rows: Rows) -> Only:
@@ -241,7 +241,9 @@ class FaissIndex:
         selector = faiss_library().IDSelectorBitmap(np.packbits(is_there, bitorder="little"))
         return Only(selector, self.num_items - len(rows))
 
-    def _found(self, asked: Asked, lists: GrownLists, spec: SearchSpec, queries: Float[Tensor, "B d"]) -> SearchResult:
+    def _found(
+        self, prepared: PreparedQueries, lists: GrownLists, spec: SearchSpec, queries: Float[Tensor, "B d"]
+    ) -> SearchResult:
         """In numpy, of which little is needed: after a scan, code that is not in the cache takes longest."""
         scores, item_rows = lists.found()
         num_left: Any = self.num_items
@@ -251,13 +253,13 @@ class FaissIndex:
         if spec.threshold is None:
             is_truncated = (lists.num_found == spec.k) & (num_left > spec.k)
         bound, reason = np.full(len(queries), -np.inf, np.float32), None
-        if not asked.is_exhaustive:
+        if not prepared.is_exhaustive:
             bound[lists.num_found < num_left] = np.inf
             reason = f"candidates by an {self.kind.name} index, which may pass over any item"
         elif self.is_rounded:
-            highest = self._highest(asked, scores, spec, is_truncated)
+            highest = self._highest(prepared, scores, spec, is_truncated)
             bound = np.where(lists.num_found < num_left, highest, bound)
-        num_scored = lists.num_seen if asked.num_scored is None else asked.num_scored
+        num_scored = lists.num_seen if prepared.num_scored is None else prepared.num_scored
 
         def tensor(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(array) if queries.is_cpu else torch.from_numpy(array).to(queries.device)
@@ -267,13 +269,15 @@ class FaissIndex:
             tensor(scores), tensor(item_rows), tensor(bound), tensor(is_truncated), tensor(num_scored), reasons
         )
 
-    def _highest(self, asked: Asked, scores: Floats, spec: SearchSpec, is_truncated: NDArray[np.bool_]) -> Floats:
+    def _highest(
+        self, prepared: PreparedQueries, scores: Floats, spec: SearchSpec, is_truncated: NDArray[np.bool_]
+    ) -> Floats:
         """Return what an item that was passed over scores at most."""
         last = np.where(scores > -np.inf, scores, np.inf).min(axis=1, initial=np.inf)
         if spec.threshold is not None:
             tensors = torch.from_numpy(last), spec.threshold.float().cpu(), torch.from_numpy(is_truncated)
             last = needed(*tensors).numpy()
-        lengths = np.linalg.norm(asked.queries, axis=1)
+        lengths = np.linalg.norm(prepared.queries, axis=1)
         highest: Floats = (last + lengths * self.error).astype(np.float32)
         return np.where(last == np.inf, -np.inf, highest).astype(np.float32)  # nothing reaches a threshold of inf
 

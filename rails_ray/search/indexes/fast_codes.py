@@ -90,10 +90,10 @@ class FastCodeIndex:
         """The answer by the best `num` items of FAISS's fast scan or, where it has not as many, by looking up."""
         if num >= min(len(self.codes), LONGEST_LIST):
             return self._looked_up(queries, spec)
-        asked = for_mean(queries, self.num_vectors)
-        estimates, rows = map(torch.from_numpy, self.index.search(as_float32(self.quantizer.rotated(asked)), num))
+        augmented = for_mean(queries, self.num_vectors)
+        estimates, rows = map(torch.from_numpy, self.index.search(as_float32(self.quantizer.rotated(augmented)), num))
         is_left_out = (rows < 0).any(dim=1)  # by FAISS: an item all of whose entries are the least
-        tables = self.quantizer.lookup_table(asked)
+        tables = self.quantizer.lookup_table(augmented)
         scores = lookup_scan.scores(tables, self.codes[rows])
         if spec.mask is not None:
             scores.masked_fill_(self._is_hidden(rows, spec.mask), -torch.inf)

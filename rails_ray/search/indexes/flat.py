@@ -19,7 +19,7 @@ from torch import Tensor
 from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.grown_lists import SCAN
-from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
+from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
 
@@ -99,7 +99,7 @@ class FlatSearch:
         self.index = index
         self.runs_on_gpu = isinstance(index, faiss_library().IndexFlat)
 
-    def ask(self, queries: Floats, params: SearchParams) -> Asked:
+    def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """All items are looked at."""
         faiss, index = faiss_library(), self.index
 
@@ -118,4 +118,4 @@ class FlatSearch:
             blocks = ((row, own @ torch.from_numpy(vectors).T) for row, vectors in stored)
             return scan(blocks, spec, len(lines), index.ntotal)
 
-        return Asked(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)
+        return PreparedQueries(queries, best, None, np.full(len(queries), index.ntotal, np.int64), True, scanned)

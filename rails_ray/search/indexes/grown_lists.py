@@ -166,8 +166,8 @@ class GrownLists:
         place = np.arange(num.sum()) + np.repeat(starts - (num.cumsum() - num), num)
         base = np.arange(len(lines)) * self.num_items
         hidden = np.append(np.repeat(base, num) + self.hidden.rows[place], np.iinfo(np.int64).max)
-        asked = base[:, None] + item_rows
-        is_hidden: NDArray[np.bool_] = hidden[np.searchsorted(hidden, asked)] == asked
+        places = base[:, None] + item_rows
+        is_hidden: NDArray[np.bool_] = hidden[np.searchsorted(hidden, places)] == places
         return is_hidden
 
     def found(self) -> tuple[Float32[np.ndarray, "B _"], Int64[np.ndarray, "B _"]]:

@@ -17,7 +17,7 @@ from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.flat import Storage, scalar_quantizer
 from rails_ray.search.indexes.grown_lists import WALK
-from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
+from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
 
 EF_SEARCH = 64  # recall of the ten best: 1.00 of 1,000,000 x 64 clustered vectors of length 1, with the default config
 LARGEST_BEAM = 4096  # with a mask: about 11 ms a query among 1,000,000 x 64
@@ -71,7 +71,7 @@ class HnswSearch:
     def __init__(self, index: Any) -> None:
         self.index = index
 
-    def ask(self, queries: Floats, params: SearchParams) -> Asked:
+    def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """FAISS counts the items that it scores for all threads together, so that only those it returns are known."""
         faiss = faiss_library()
         index, ef_search = self.index, params.ef_search or EF_SEARCH
@@ -86,4 +86,4 @@ class HnswSearch:
             found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
             return found
 
-        return Asked(queries, best, None, None, False)
+        return PreparedQueries(queries, best, None, None, False)

@@ -20,7 +20,7 @@ from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.flat import Storage, scalar_quantizer
 from rails_ray.search.indexes.grown_lists import SCAN
-from rails_ray.search.indexes.probing import Asked, Floats, Only, Rows
+from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
 
 LISTS_PER_ROOT = 4  # nlist is 4 to 16 sqrt(X): FAISS's wiki, "Guidelines to choose an index"
 POINTS_PER_LIST = 39  # of the sample, for k-means: `min_points_per_centroid` in FAISS's ClusteringParameters
@@ -93,7 +93,7 @@ class IvfSearch:
         lists = index.invlists
         self.sizes = np.array([lists.list_size(number) for number in range(index.nlist)], np.int64)
 
-    def ask(self, queries: Floats, params: SearchParams) -> Asked:
+    def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """
         Raises:
             ValueError: if there are fewer lists than nprobe.
@@ -110,11 +110,11 @@ class IvfSearch:
             """Return what index.search gives, without choosing the lists again."""
             scores, rows = np.empty((len(lines), n), np.float32), np.empty((len(lines), n), np.int64)
             arrays = queries[lines], lists[lines], nearness[lines]
-            asked, chosen, near = (faiss.swig_ptr(array) for array in arrays)
+            query_pointer, chosen, near = (faiss.swig_ptr(array) for array in arrays)
             out = faiss.swig_ptr(scores), faiss.swig_ptr(rows)
             own = parameters if only is None else faiss.SearchParametersIVF(nprobe=nprobe, sel=only.selector)
-            index.search_preassigned_c(len(lines), asked, n, chosen, near, *out, False, own)
+            index.search_preassigned_c(len(lines), query_pointer, n, chosen, near, *out, False, own)
             return scores, rows
 
         num_scored = np.where(lists < 0, 0, self.sizes[lists]).sum(axis=1)  # no list is near a query that is NaN
-        return Asked(queries, best, parameters, num_scored, nprobe == nlist)
+        return PreparedQueries(queries, best, parameters, num_scored, nprobe == nlist)

@@ -24,7 +24,7 @@ class Only(NamedTuple):
     num_rows: int
 
 
-class Asked(NamedTuple):
+class PreparedQueries(NamedTuple):
     """A batch of queries [B, d], ready to be asked for its best items.
 
     best: from some of its lines, n >= 1 and the rows that may be found (None for all), the scores and rows of the n
@@ -57,7 +57,7 @@ class KindSearch(Protocol):
     growth: Growth
     runs_on_gpu: bool
 
-    def ask(self, queries: Floats, params: SearchParams) -> Asked:
+    def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """A batch of queries [B, d], ready to be asked for its best items.
 
         Raises:

@@ -91,8 +91,8 @@ class Approximate:
     def is_exact(self) -> bool:
         """Return whether both sides have one component, whose cosine, and the average's, is the score itself, and no
         index that is asked can pass over an item."""
-        asked = [stage for stage in (self.per_embedding, self.by_average) if stage is not None]
-        return self.num_pairs == 1 and all(stage.is_exact for stage in asked)
+        stages = [stage for stage in (self.per_embedding, self.by_average) if stage is not None]
+        return self.num_pairs == 1 and all(stage.is_exact for stage in stages)
 
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`. The k best come from at least k candidates; for a threshold the lists keep their

@@ -47,8 +47,10 @@ class Access:
             return None, Refusal(401, "a request must have the header `Authorization: Bearer KEY`, got none", ask)
         needed = "admin" if scope["path"] in FOR_ADMINS else "search"
         if needed not in key.scopes:
-            came = ", ".join(sorted(key.scopes))
-            return None, Refusal(403, f"the bearer key must have the scope {needed} for this path, got one for {came}")
+            scopes = ", ".join(sorted(key.scopes))
+            return None, Refusal(
+                403, f"the bearer key must have the scope {needed} for this path, got one for {scopes}"
+            )
         return key, None
 
     def too_long(self, headers: Mapping[bytes, bytes]) -> Refusal | None:

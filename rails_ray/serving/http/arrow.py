@@ -76,8 +76,8 @@ def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
         if names.count(field.name) > 1:
             raise _unreadable(f"the body must have each column once, got {name} twice")
     if table.num_rows > MOST_ROWS or not table.num_columns:
-        came = f"{table.num_rows} rows of {table.num_columns} columns"
-        raise _unreadable(f"the body must have a column and at most {MOST_ROWS} rows, got {came}")
+        size = f"{table.num_rows} rows of {table.num_columns} columns"
+        raise _unreadable(f"the body must have a column and at most {MOST_ROWS} rows, got {size}")
     rest = (table.schema.metadata or {}).get(SEARCH, b"{}")
     rows = ({name: _plain(value) for name, value in row.items() if value is not None} for row in table.to_pylist())
     return list(rows), rest

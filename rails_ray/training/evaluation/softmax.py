@@ -76,9 +76,9 @@ class MassAbove:
         Args:
             temperature: tau_q of all queries.
         """
-        asked, number = np.unique(torch.cat(self._query).cpu().numpy(), return_inverse=True)
+        queries, number = np.unique(torch.cat(self._query).cpu().numpy(), return_inverse=True)
         above = torch.cat(self._above).double().cpu().numpy() if self._above else np.empty(0)
-        return Positives(number, 1 - above, np.asarray(temperature[asked], dtype=np.float64))
+        return Positives(number, 1 - above, np.asarray(temperature[queries], dtype=np.float64))
 
 
 def _logits(logit: ScoreLogit, batch: AllScores) -> Float[Tensor, "B X"]:

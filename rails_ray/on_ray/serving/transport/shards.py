@@ -57,8 +57,8 @@ class Shards:
         """
         limit_s = self.timeout_s if within_s is None else min(self.timeout_s, within_s)
         message = question(self.identity, arguments)
-        asked = [self._ask(number, method, message, limit_s) for number in range(len(self.handles))]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        calls = [self._ask(number, method, message, limit_s) for number in range(len(self.handles))]
+        return await asyncio.gather(*calls, return_exceptions=True)
 
     async def carry_out(self, rounds: Rounds[Value], sizes: tuple[int, int] | None = None) -> Value:
         """The result of the rounds; a failure of Ray becomes the error beneath it.
