@@ -60,7 +60,7 @@ def test_a_call_that_hangs_is_no_health() -> None:
 def test_a_ranker_that_is_not_there() -> None:
     with pytest.raises(UnsupportedError, match="ranker must be the import path of a callable, MODULE:NAME"):
         replica(path="no:no")
-    with pytest.raises(UnsupportedError, match=r"names the ranker .*by_pairs', code that this process was not told"):
+    with pytest.raises(UnsupportedError, match=r"names the ranker .*by_pairs', code that this process is not allowed"):
         replica(allowed=OURS_ALONE)
 
 
