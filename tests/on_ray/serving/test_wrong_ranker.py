@@ -37,7 +37,7 @@ def test_the_versions_own_ranker_is_called_where_it_is_allowed(rbe_root: Path) -
     args = ServeArgs(storage=str(rbe_root), allow_anonymous=True)
     placement = DeploymentSize(ranker=RankerPlacement(num_cpus=0.1))
     with (
-        pytest.raises(ValueError, match=r"^version v1 names the ranker .*by_pairs', code that this process was not"),
+        pytest.raises(ValueError, match=r"^version v1 names the ranker .*by_pairs', code that this process is not"),
         served(args, placement, port=free_port()),
     ):
         pass
