@@ -23,9 +23,6 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
-from obstore.exceptions import (
-    NotFoundError as MissingError,
-)
 from obstore.store import AzureStore, GCSStore
 
 from rails_ray.errors import NotFoundError, RailsRayError, StorageError
@@ -42,7 +39,6 @@ CONDITIONS = {"az": "If-None-Match, If-Match", "gs": "x-goog-if-generation-match
 BYTES_OF_PART = 2**28  # a larger file is sent in parts
 SCHEMES: dict[str, tuple[Callable[..., Any], str]] = {"az": (AzureStore, "container"), "gs": (GCSStore, "bucket")}
 NO_CONTAINER = {"ContainerNotFound", "NoSuchBucket"}
-MISSING = (MissingError, FileNotFoundError)
 _first_user = list[int]()  # the process that used obstore first: its threads do not survive a fork
 
 
@@ -158,7 +154,7 @@ class ObjectStoreFiles:
         except (AlreadyExistsError, PreconditionError):
             answer = None
         except (BaseError, OSError) as error:
-            if not isinstance(error, MISSING) or _code(error) in NO_CONTAINER:
+            if not isinstance(error, FileNotFoundError) or _code(error) in NO_CONTAINER:
                 raise self._failure(error, deed, path) from None
             return None
         self._is_there = True
@@ -174,7 +170,7 @@ class ObjectStoreFiles:
         got = f"storage must {deed} {where}, got {code or type(error).__name__}"
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
             return StorageError(f"{got}: check {self._variables} and what they may do")
-        return StorageError(f"{got} after {RETRIES['max_retries']} retries: check the network and {self._variables}")
+        return StorageError(f"{got}: check the network and {self._variables}, and run it again")
 
 
 def _tag(meta: Any) -> str:

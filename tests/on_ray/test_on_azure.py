@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.usefixtures("ra
 
 
 def test_from_data_to_an_answer(azure: str, tmp_path: Path) -> None:
-    """The same as from a folder."""
+    """A run on Azure answers like a run in a folder."""
     data, store = write_text_data(tmp_path / "data"), Storage(azure)
     for file in data.rglob("*.parquet"):
         store.write(f"data/{file.relative_to(data)}", file.read_bytes())

@@ -1,6 +1,7 @@
 """Progress of work on the cluster: what a worker writes, what a task yields, and what the bar shows."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ def test_a_piece_without_steps_is_a_plain_task(monkeypatch: pytest.MonkeyPatch) 
     assignment = Assignment(storage="s", run="r", config=b"", piece=piece, checkpoint_s=1.0)
     training._start(training.work, assignment, Settings())
     assert [one.piece for one in asked] == [piece]
+    encoder = training_family(by_name("text-mol")).pieces()[0]
+    training._start(training.work, replace(assignment, piece=encoder), Settings(num_workers=1))
+    assert encoder.shares_gradient
+    assert asked[-1].piece == encoder, "a single worker has nobody to share its gradient with"
 
 
 def counts(num: int) -> str:

@@ -246,9 +246,9 @@ def test_storage_that_fails_on_a_worker_is_told_in_a_sentence(on_s3: OnS3) -> No
 
     from rails_ray.on_ray.failures import plain_errors
 
-    with pytest.raises(StorageError, match=r"storage \S+ must have credentials") as told, plain_errors():
+    with pytest.raises(StorageError, match=r"storage \S+ must have credentials") as refused, plain_errors():
         ray.get(read.remote())
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_server_says_what_is_wrong_over_http(url: str) -> None:

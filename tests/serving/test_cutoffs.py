@@ -142,9 +142,9 @@ def test_a_mass_without_a_background_is_of_the_one_that_calibration_fitted() -> 
 def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         cutoffs.policy(asked, 9)
-    with pytest.raises(HTTPException) as told, as_http_errors():
+    with pytest.raises(HTTPException) as refused, as_http_errors():
         cutoffs.policy(asked, 9)
-    assert told.value.status_code == 409
+    assert refused.value.status_code == 409
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_what_a_version_lacks_is_409(cutoffs: Cutoffs, asked: CutoffInput, messa
     ],
 )
 def test_values_that_cannot_be_are_422(asked: CutoffInput, message: str) -> None:
-    with pytest.raises(HTTPException, match=message) as told, as_http_errors():
+    with pytest.raises(HTTPException, match=message) as refused, as_http_errors():
         CALIBRATED.policy(asked, 9)
-    assert told.value.status_code == 422
+    assert refused.value.status_code == 422
 
 
 def test_a_list_that_cannot_hold_what_it_must_keep() -> None:

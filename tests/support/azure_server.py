@@ -6,7 +6,6 @@ import hmac
 import os
 import shutil
 import subprocess
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -16,10 +15,11 @@ from datetime import UTC, datetime
 import pytest
 
 from support.ports import free_port
+from support.processes import wait_for
 
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64encode(b"a key of the tests, of no account anywhere").decode()
-START_S = 60.0
+# A package of npm, which pip cannot install with the others; `.ci/run` installs it.
 HAS_AZURITE = shutil.which("azurite-blob") is not None
 needs_azurite = pytest.mark.skipif(not HAS_AZURITE, reason="needs azurite-blob: npm install --global azurite")
 
@@ -32,19 +32,19 @@ def azurite() -> Iterator[str]:
     environment = {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        url, deadline = f"http://127.0.0.1:{port}/{ACCOUNT}", time.monotonic() + START_S
-        while True:
-            try:
-                new_container(url)
-                break
-            except OSError:
-                if time.monotonic() > deadline or process.poll() is not None:
-                    raise
-                time.sleep(0.1)
+        url = f"http://127.0.0.1:{port}/{ACCOUNT}"
+        wait_for(lambda: _answers(url))
         yield url
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(new_container(url))
+    except OSError:
+        return False
 
 
 def new_container(url: str) -> str:

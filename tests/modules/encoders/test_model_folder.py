@@ -3,7 +3,6 @@
 import json
 import pickle
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from rails_ray.reranking.rankers import candidates_of
 from rails_ray.reranking.rankers.transformers_ranker import TransformersRanker
 from support.text_vectors import save_sentence_transformer
 
-# Its import takes seconds, which only the tests that run it should pay.
-pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="needs sentence-transformers")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "hat"]
 
 

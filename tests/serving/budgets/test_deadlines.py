@@ -17,20 +17,20 @@ from support.ranked import by_pairs
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 
-@pytest.mark.parametrize(("deadline_ms", "told"), [(None, 25), (60, 25), (15, 15)])
+@pytest.mark.parametrize(("deadline_ms", "limit_ms"), [(None, 25), (60, 25), (15, 15)])
 def test_a_deployments_deadline_holds_for_a_request_without_an_earlier_one(
-    dot_products: Path, deadline_ms: float | None, told: float
+    dot_products: Path, deadline_ms: float | None, limit_ms: float
 ) -> None:
     version, ranker = Clock().opened(dot_products)
     version.engine.limits = replace(version.engine.limits, deadline_s=0.025)
     budget = {"calls": 60, "rounds": 6, "deadline_ms": deadline_ms}
     [result] = version.search(["red hat"], k=20, budget=budget).results
     [plain] = version.search(["red hat"], k=20).results
-    assert len(ranker.calls) == told // 10 + 1  # the last one is late
+    assert len(ranker.calls) == limit_ms // 10 + 1  # the last one is late
     assert result.budget is not None
-    assert result.budget.reason == f"the deadline of {told} ms came first"
-    assert result.budget.is_reranked == (told == 25)
-    assert (result.items == plain.items) == (told == 15)
+    assert result.budget.reason == f"the deadline of {limit_ms} ms came first"
+    assert result.budget.is_reranked == (limit_ms == 25)
+    assert (result.items == plain.items) == (limit_ms == 15)
 
 
 def test_a_search_of_a_later_round_has_no_more_time_than_the_deadline(
@@ -99,7 +99,7 @@ def test_a_failure_before_the_deadline_is_not_blamed_on_it(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "answer", "told"),
+    ("now", "answer", "reason"),
     [
         (0.0985, LateError("no answer"), "the deadline of 100 ms came first"),  # as uvloop ends a wait of 100 ms
         (0.09, LateError("no answer"), "no answer"),  # the ranker's own limit
@@ -107,8 +107,8 @@ def test_a_failure_before_the_deadline_is_not_blamed_on_it(root: Path) -> None:
         (0.11, None, "the deadline of 100 ms came first"),
     ],
 )
-def test_a_wait_that_ends_a_moment_too_soon_is_the_deadlines(now: float, answer: Any, told: str) -> None:
+def test_a_wait_that_ends_a_moment_too_soon_is_the_deadlines(now: float, answer: Any, reason: str) -> None:
     clock = Clock()
     deadline = Deadline(BudgetInput(calls=1, deadline_ms=100), clock)
     clock.now = now
-    assert deadline.reason(answer) == told
+    assert deadline.reason(answer) == reason
