@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rails_ray.cli import stages
-from rails_ray.cli.main import COMMANDS, EXIT_FAILED, main, parse
+from rails_ray.cli.main import COMMANDS, EXIT_BAD_ARGUMENT, EXIT_FAILED, main, parse
 from rails_ray.families import calibrations
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
@@ -30,7 +30,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 WITHOUT_TORCH = """
 import sys
-from rails_ray.cli.main import main
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
 try:
     main(sys.argv[1:])
 except SystemExit as stopped:
@@ -289,3 +289,15 @@ def test_a_manifest_that_was_changed_is_told_and_written_anew(
     assert main(["publish", "--version", "v1", *last]) == 0
     assert main(["index", "verify", *last]) == 0
     assert "version v1: 4 files, 5 items, all as published" in capfd.readouterr().out
+
+
+def test_a_run_without_data_starts_no_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(*arguments: object) -> None:
+        raise AssertionError("a mistake must be found first")
+
+    monkeypatch.setattr("rails_ray.on_ray.cluster.cluster", started)
+    for command in ("train", "pipeline"):
+        assert main([command, "ml1m-sasrec", "--storage", "nowhere"]) == EXIT_BAD_ARGUMENT
+        assert "needs a data set with items and interactions, got none: name --data.folder" in capsys.readouterr().err

@@ -71,3 +71,10 @@ def _attributes(node: ast.expr) -> Iterator[str]:
             yield "family.kind"
         case ast.Attribute(attr="form"):
             yield "form"
+
+
+def modules_of(*folders: str) -> list[str]:
+    """The modules of some rooms, by their names."""
+    files = [file for folder in folders for file in (ROOT / "rails_ray" / folder).rglob("*.py")]
+    names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names]
