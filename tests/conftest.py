@@ -25,6 +25,10 @@ os.environ.pop("RAY_ADDRESS", None)
 # Compiled loops are kept for all processes of all tests: each would compile for seconds.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 
+# Triton's kernels run in its interpreter where there is no GPU.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # Threads that wait for each other on a busy core make small models 40 times slower.
 torch.set_num_threads(1)
 

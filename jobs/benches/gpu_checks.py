@@ -114,7 +114,7 @@ def scans(bench: Bench) -> None:
             for own in (there, corpus)
         )
         error = (found - expected).abs().mean().item()
-        most = 1e-2 if asked.gate_precision else 1e-4
+        most = 1e-2 if asked.precision == "bfloat16" else 1e-4
         assert error <= most, f"{asked.method} {asked.width}: scores must differ by {most} at most, got {error:.2g}"
 
 

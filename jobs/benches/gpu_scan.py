@@ -10,6 +10,7 @@ the longer of two: the bytes over the rate of a copy, the products over those of
 Axes: B queries, X items, P_Q / P_X components, P = P_Q * P_X, d width of a component, D width of a representation.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from jobs.benches.gpu_measuring import Bench, Case, median_ms, peak_mb, products_in, work_of_the_host
+from jobs.benches.gpu_measuring import DTYPES, Bench, Case, median_ms, peak_mb, products_in, work_of_the_host
+from rails_ray.kernels.mol_scan import plain_scores
 from rails_ray.modules.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
 from rails_ray.modules.encoders.temperature import TemperatureConfig
 from rails_ray.modules.losses.mutual_information import mutual_information
@@ -27,15 +29,19 @@ from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take, tensors_of
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.methods.two_pass import TwoPass
+from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 
 K = 100
 GATE_HIDDEN = 128
 ENCODED_AT_ONCE = 8192
 TRAINING_STEPS, SMALL_TRAINING_STEPS = 120, 3
+NAIVE_PAIRS = 2**21  # of query and item at once, whose cosines take 0.5 GB
 SMALLER, LEAST_ITEMS = 400, 500  # a test's corpus: by what it is smaller, and how small at most
 
 
@@ -68,13 +74,11 @@ class Asked(NamedTuple):
     """A method, and what is told to it.
 
     precision: of the products of cosines and gates.
-    gate_precision: of the gates' where another.
     """
 
     method: str
     width: str
     precision: str = "float32"
-    gate_precision: str = ""
     num_per_embedding: int = 0
     num_by_average: int = 0
 
@@ -117,29 +121,40 @@ def cases(bench: Bench) -> Iterator[Case]:
 def methods(shape: Shape, bench: Bench) -> Iterator[Asked]:
     """The first, and that of the dot product, are what others are compared with."""
     yield Asked("brute_force", "plain")
-    if "tf32" in bench.precisions:
-        yield Asked("brute_force", "tf32", precision="tf32")
-    yield Asked("brute_force", "bf16 gates", gate_precision="bfloat16")
+    yield Asked("on_gpu", "fused", precision="bfloat16")
+    yield Asked("naive", "float32")
+    yield Asked("naive", "bfloat16", precision="bfloat16")
     yield Asked("brute_force", "pruned")
-    for width in (10, 100):
-        yield Asked("two_pass", f"{width}", num_per_embedding=width)
+    yield Asked("two_pass", "100", num_per_embedding=100)
     per_embedding, by_average = shape.combined
+    least = max(per_embedding, -(-K // math.prod(shape.components)))
+    yield Asked("per_embedding", f"{least}", num_per_embedding=least)
+    yield Asked("average", "1000", num_by_average=1000)
     label = f"{per_embedding}_{by_average}"
     yield Asked("combined", label, num_per_embedding=per_embedding, num_by_average=by_average)
+    yield Asked("gated", "1000", num_by_average=1000)
     yield Asked("dot_product", "plain")
+    yield Asked("dot_product", "on_gpu")
 
 
 def search(asked: Asked, similarity: Compared, items: ItemState) -> Callable[[QueryState, int], Answer]:
     """A method that is ready to search, as a shard has it; all of this bench's calls into retrieval are here."""
     scorer: Scorer = similarity.prepared()
-    if asked.gate_precision and isinstance(similarity, MixtureOfLogits):
-        scorer = similarity.prepared(torch.bfloat16)
     retriever: Any
-    match asked.method:
-        case "brute_force" | "dot_product":
+    match asked.method, asked.width:
+        case "naive", _:
+            assert isinstance(similarity, MixtureOfLogits)
+            return partial(naive, similarity, items, DTYPES[asked.precision])
+        case ("on_gpu", _) | (_, "on_gpu"):
+            retriever = GpuScan.of(BruteForce(scorer, items))
+        case (("brute_force" | "dot_product"), _):
             retriever = BruteForce(scorer, items, prune=asked.width == "pruned")
-        case "two_pass":
+        case "two_pass", _:
             retriever = TwoPass(scorer, items, asked.num_per_embedding)
+        case "gated", _:
+            retriever = ByComponents(similarity, items).retriever(
+                "gated", SearchParams(num_candidates=asked.num_by_average)
+            )
         case _:
             lists = CandidateLists(num_per_embedding=asked.num_per_embedding, num_by_average=asked.num_by_average)
             retriever = Approximate(scorer, items, lists)
@@ -149,6 +164,16 @@ def search(asked: Asked, similarity: Compared, items: ItemState) -> Callable[[Qu
         return Answer(found.item_rows, found.num_scored)
 
     return answer
+
+
+def naive(similarity: MixtureOfLogits, items: ItemState, dtype: torch.dtype, query: QueryState, k: int) -> Answer:
+    """The equation as it is written, each array of all pairs in memory, in blocks that fit it."""
+    f, u, g, v = (tensor.to(dtype) for tensor in (query.components, query.gate, items.components, items.gate))
+    gate = similarity.gate_weights()
+    gate = gate._replace(**{name: getattr(gate, name).to(dtype) for name in gate._fields[:4]})
+    size = max(NAIVE_PAIRS // len(f), 1)
+    parts = [plain_scores(f, u, *block, gate).float() for block in zip(g.split(size), v.split(size), strict=True)]
+    return Answer(torch.cat(parts, dim=1).topk(min(k, len(g)), dim=1).indices, torch.full((len(f),), len(g)))
 
 
 def measured(
@@ -193,7 +218,7 @@ def shares(
     read = [corpus.items.components, corpus.items.gate, corpus.items.average if asked.num_by_average else None]
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in read if tensor is not None)
     rates = bench.limits.flops_per_s
-    products_s = cosines / rates[asked.precision] + gates / rates[asked.gate_precision or asked.precision]
+    products_s = cosines / rates[asked.precision] + gates / rates[asked.precision]
     memory_s = num_bytes / bench.limits.bytes_per_s
     return {
         "gflop": (cosines + gates) / 1e9,

@@ -3,9 +3,11 @@
 | member         | what it is                                                                             |
 |----------------|----------------------------------------------------------------------------------------|
 | `mol_scan`     | RAILS, Section 3: scores of a Mixture of Logits over cached item-side state            |
+| `fused_scan`   | the same scores on a GPU, in one kernel of 16 bits, and the best of them               |
 | `mol_gradient` | RAILS, Section 2: the same scores in training, and their gradient                      |
 | `lookup_scan`  | SOLAR, Section 4, and product quantization: sums of table look-ups                     |
 | `postings`     | SOLAR, Section 4: the items of each bucket, the best buckets, sums over what is posted |
 
-`compiled` says where the loops of the last two run, `compiled_loops` has them.
+`compiled` says where the loops of the last two run, `compiled_loops` has them; `fused_kernel` is `fused_scan`'s, in
+Triton.
 """

@@ -153,7 +153,7 @@ class MolScan:
         except IndexError:
             space = _Workspace(self.weights.second_bias)
         yield space
-        if len(space) <= KEPT_NUMBERS:
+        if len(space) <= KEPT_NUMBERS and not self.weights.second_bias.is_cuda:  # whose allocator keeps what is freed
             self._idle.append(space)
 
 

@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 NO_ROW = 2**62  # beyond every item row
+TILE = 128  # scores of which a GPU first looks at the best
+LOW_WORD = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
         item_rows: the item row of each column, distinct in each line; by default the column number.
     """
     k = min(k, scores.shape[1])
+    if scores.is_cuda and scores.dtype == torch.float32:
+        return select_by_tiles(scores, k, item_rows)
     best, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     if best.shape[1] and best[:, 0].isnan().any():  # topk counts NaN as the largest, so that it shows if there is any
         scores = scores.masked_fill(scores.isnan(), -torch.inf)
@@ -56,6 +60,34 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
     if is_equal.any():
         _put_in_order(best, found, is_equal)
     return TopK(best, found)
+
+
+def select_by_tiles(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] | None = None) -> TopK:
+    """`select` without a look at what was computed, for which a GPU would have to wait: the k best tiles by their best
+    score, then the k best of what is in them. A tile that is left out has k tiles before it, each with a score that is
+    higher or, if equal, of a lower row. Item rows must be below 2^32."""
+    num_queries, num = scores.shape
+    num_tiles = num // TILE
+    if item_rows is not None or num_tiles <= 2 * k:
+        rows = torch.arange(num, device=scores.device) if item_rows is None else item_rows
+        return _by_keys(scores, rows, k)
+    whole = scores[:, : num_tiles * TILE].unflatten(1, (num_tiles, TILE))
+    highest = whole.nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(dim=2)
+    tiles = _by_keys(highest, torch.arange(num_tiles, device=scores.device), k).item_rows
+    own = whole.gather(1, tiles[:, :, None].expand(-1, -1, TILE)).flatten(start_dim=1)
+    rows = torch.add(torch.arange(TILE, device=scores.device), tiles[:, :, None], alpha=TILE).flatten(start_dim=1)
+    last = torch.arange(num_tiles * TILE, num, device=scores.device).expand(num_queries, -1)
+    return _by_keys(torch.cat([own, scores[:, num_tiles * TILE :]], 1), torch.cat([rows, last], 1), k)
+
+
+def _by_keys(scores: Float[Tensor, "B C"], rows: Int[Tensor, "*B C"], k: int) -> TopK:
+    """The k best scores, equal ones by the lower row. A score's bits and the row become one integer, so that integers
+    sort as scores do, and no two are equal."""
+    scores = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf) + 0.0  # which makes -0 into 0
+    bits = scores.view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & (2**31 - 1))
+    best, columns = ((ordered.long() << 32) | (LOW_WORD - rows)).topk(k, dim=1)
+    return TopK(scores.gather(1, columns), LOW_WORD - (best & LOW_WORD))
 
 
 def _put_in_order(best: Float[Tensor, "B k"], found: Int[Tensor, "B k"], is_equal: Bool[Tensor, "B _"]) -> None:

@@ -8,6 +8,14 @@ def check_query(query: QueryState, similarity: Scorer, items: Searched) -> None:
     """Raises:
     ValueError: if the query is not finite or not of the components that the items match.
     """
+    check_shapes(query, similarity, items)
+    check_finite(query)
+
+
+def check_shapes(query: QueryState, similarity: Scorer, items: Searched) -> None:
+    """Raises:
+    ValueError: if the query is not of the components that the items match.
+    """
     num_query_components = similarity.num_components[0]
     if query.components.shape[1] != num_query_components:
         raise ValueError(f"query must have {num_query_components} components, got {query.components.shape[1]}")
@@ -15,6 +23,12 @@ def check_query(query: QueryState, similarity: Scorer, items: Searched) -> None:
         raise ValueError(
             f"query components must have the width of the index, {items.width}, got {query.components.shape[-1]}"
         )
+
+
+def check_finite(query: QueryState) -> None:
+    """Raises:
+    ValueError: if a number of the query is not finite.
+    """
     for name, tensor in (("components", query.components), ("gate", query.gate)):
         if tensor is not None and not tensor.isfinite().all():
             line = int((~tensor.isfinite().flatten(start_dim=1).all(dim=1)).nonzero()[0])

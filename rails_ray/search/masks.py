@@ -57,10 +57,11 @@ class Exclusions:
 
     def hide(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
         """The contract of `Mask`."""
-        query, row = self.pairs.to(scores.device).unbind(1)
+        query, row = self.pairs.unbind(1)
         column = row - first_row
         here = (column >= 0) & (column < scores.shape[1])
-        scores[query[here], column[here]] = -torch.inf
+        places = torch.stack([query[here], column[here]]).to(scores.device)
+        scores[places[0], places[1]] = -torch.inf
         return scores
 
     def num_left(self, num_queries: int, num_items: int) -> Int[Tensor, " B"]:

@@ -46,6 +46,7 @@ from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.gated import Gated
 from rails_ray.search.methods.look_up import FullLookUp, Inverted
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.methods.two_pass import AverageFirst, TwoPass
 from rails_ray.search.spec import SearchResult, SearchSpec
 
@@ -113,7 +114,9 @@ class ByComponents:
         longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
         self.first_stage = FirstStage(items, indexes, longest=longest)
         self.exact: Retriever[QueryState] = self.brute_force
-        if self.first_stage.has_average and self.scorer.num_components != (1, 1):
+        if items.taken(slice(0, 1)).components.is_cuda:
+            self.exact = GpuScan.of(self.brute_force)
+        elif self.first_stage.has_average and self.scorer.num_components != (1, 1):
             self.exact = AverageFirst(self.brute_force, self.first_stage.by_average)
         self.by_surrogate: FirstStage | None = None
         if surrogate is not None:

@@ -157,9 +157,10 @@ class MixtureOfLogits(nn.Module):
         Args:
             gate_dtype: as in `MolScan`.
         """
-        return PreparedMixture(
-            self.num_components, mol_scan.MolScan(self.gate_weights(), self.num_components, gate_dtype)
-        )
+        of_now = self.gate_weights()
+        first, first_bias, second, second_bias = (weights.detach().clone() for weights in of_now[:4])
+        gate = mol_scan.Gate(first, first_bias, second, second_bias, self.temperature)
+        return PreparedMixture(self.num_components, gate, mol_scan.MolScan(gate, self.num_components, gate_dtype))
 
     def gate_weights(self) -> mol_scan.Gate:
         """w, as the scan reads it."""
@@ -185,6 +186,7 @@ class PreparedMixture:
     """A mixture with the weights of one moment, ready to score."""
 
     num_components: tuple[int, int]
+    gate: mol_scan.Gate
     scan: mol_scan.MolScan
 
     has_unit_vectors: ClassVar[bool] = True

@@ -4,6 +4,8 @@ threshold.
 | member          | paper                                          | exact                                  |
 |-----------------|------------------------------------------------|----------------------------------------|
 | `brute_force`   | RAILS, Section 3 (baseline): the exact scan    | always                                 |
+| `on_gpu`        | the same on a GPU: a fused kernel of 16 bits,  | always, as far as an error is no more  |
+|                 | then the best in float32                       | than a multiple of those seen          |
 | `two_pass`      | RAILS, Algorithm 1                             | always                                 |
 | `approximate`   | RAILS, Section 3.2: top-k per embedding, top-k | where its certificate says so          |
 |                 | average, combined top-k                        |                                        |

@@ -69,7 +69,7 @@ class BruteForce:
     def _search(self, query: QueryState, spec: SearchSpec, floor: Float[Tensor, " B"] | None) -> SearchResult:
         running, device = Scan(spec), query.components.device
         num_scored = torch.zeros(len(query), dtype=torch.int64, device=device)
-        for first, items in self._blocks(BLOCK_ITEMS if device.type == "cpu" else GPU_BLOCK_ITEMS):
+        for first, items in self.blocks(BLOCK_ITEMS if device.type == "cpu" else GPU_BLOCK_ITEMS):
             scores = self.similarity.scores(query, items, self._least(floor, running))
             num_scored += (scores > -torch.inf).sum(dim=1)
             running.add(first, scores)
@@ -79,11 +79,11 @@ class BruteForce:
         """Log of the sum of exp(logit) over all items that are not hidden, added up in float64. The log-sum-exp of
         several shards' values is the value of their corpus."""
         check_query(query, self.similarity, self.items)
-        blocks = self._blocks(BLOCK_SCORES // max(len(query), 1))
+        blocks = self.blocks(BLOCK_SCORES // max(len(query), 1))
         scored = ((first, self.similarity.scores(query, items)) for first, items in blocks)
         return log_sum_exp(scored, query.temperature, logit, mask)
 
-    def _blocks(self, most: int) -> Iterator[tuple[int, ItemState]]:
+    def blocks(self, most: int) -> Iterator[tuple[int, ItemState]]:
         """(First row, items) of each block of at most so many."""
         size = max(min(most, self.items.most_at_once), 1)
         for first in range(0, len(self.items), size):

@@ -1,0 +1,237 @@
+"""The exact scan on a GPU: all scores at once in the arithmetic that is fast there, then the best again in float32.
+
+    1. s'(x) of every item, by `kernels.fused_scan`, off by e; the best by s', more than are wanted
+    2. s(x) of these in float32; the k best by s are the answer if the k-th is above max s' of the others + e
+
+e is taken from what was seen: several times the largest |s' - s| of a query's own candidates. Where an answer cannot be
+closed so, more candidates are taken, and then every item is scored in float32, as `brute_force` does it. So an answer
+is that of float32 unless an item that was left out is off by several times what the hundreds before it are.
+
+The host looks once at what was computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a
+hundred small operators take the host longer to start than a GPU to run.
+
+Source: RAILS, Section 3 (brute force).
+
+Axes: B queries, X items, C candidates.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rails_ray.kernels.fused_scan import FusedScan, fused_scan, select
+from rails_ray.kernels.top_k import TopK, merge, select_by_tiles
+from rails_ray.modules.similarities.mol import PreparedMixture
+from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
+from rails_ray.search.candidates import Candidates
+from rails_ray.search.checks import check_finite, check_shapes
+from rails_ray.search.masks import Mask
+from rails_ray.search.methods.brute_force import BLOCK_QUERIES, BruteForce
+from rails_ray.search.rescore import candidate_scores
+from rails_ray.search.scan import Scan
+from rails_ray.search.spec import SearchResult, SearchSpec, joined
+from rails_ray.stopwatch import part
+
+BLOCK_SCORES = 2**28  # of all queries and a block of items: 1 GB
+SPARE = 32  # candidates beside twice as many as are wanted
+WIDER = 8  # times as many, where an answer stays open
+SAFETY = 4.0  # times the largest error seen
+LEAST_ERROR = 1e-6
+MOST_RECORDED = 32  # queries of a batch whose search is recorded
+MOST_GRAPHS = 16
+
+FastScores = Callable[[QueryState, ItemState], Tensor]
+
+
+class Answer(NamedTuple):
+    """The k best, and what the host looks at.
+
+    flags: whether the answer may lack an item, and whether the query is finite.
+    """
+
+    scores: Float[Tensor, "B k"]
+    item_rows: Int[Tensor, "B k"]
+    is_truncated: Bool[Tensor, " B"]
+    flags: Bool[Tensor, "2"]
+
+
+class GpuScan:
+    """Exact search on a GPU.
+
+    Args:
+        scan: scores in float32.
+        fast: scores [B, X] that are a little off, and inf where one may be anything; None if those of `scan` are as
+            fast.
+        select: gives so many of the best of each line, in any order.
+    """
+
+    is_exact = True
+
+    def __init__(
+        self, scan: BruteForce, fast: FastScores | None, select: Callable[[Tensor, int], TopK] = select_by_tiles
+    ) -> None:
+        self.scan = scan
+        self.fast = fast
+        self.select = select
+        self.graphs = _Graphs()
+
+    @classmethod
+    def of(cls, scan: BruteForce) -> "GpuScan":
+        """Compile the fused kernel for a mixture, and compare it with the plain version."""
+        items, similarity = scan.items, scan.similarity
+        if not isinstance(similarity, PreparedMixture) or not isinstance(items, ItemState):
+            return cls(scan, None)
+        kernel = fused_scan(similarity.gate, similarity.num_components, items.width, items.dtype)
+        return cls(scan, None) if kernel is None else cls(scan, partial(_fused, kernel), select)
+
+    @part("score")
+    def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
+        """The contract of `Retriever`."""
+        check_shapes(query, self.scan.similarity, self.scan.items)
+        spec.check_queries(len(query))
+        lines = torch.arange(len(query), device=query.components.device).split(BLOCK_QUERIES)
+        if len(lines) <= 1:
+            return self._search(query, spec)
+        return joined([self._search(take(query, own), spec.of_queries(own)) for own in lines])
+
+    def _search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
+        if not len(query) or not len(self.scan.items):
+            return self.scan.search(query, spec)
+        width = spec.k + 1 if self.fast is None else 2 * (spec.k + 1) + SPARE
+        for wide in (width, WIDER * width):
+            found, flags = self._answer(query, spec, min(wide, len(self.scan.items)))
+            is_open, is_finite = flags.tolist()  # the host's one look
+            if not is_finite:
+                check_finite(query)
+            if not is_open:
+                return found
+        return self.scan.search(query, spec)
+
+    def _answer(self, query: QueryState, spec: SearchSpec, width: int) -> tuple[SearchResult, Bool[Tensor, "2"]]:
+        """The answer of so many candidates, and the flags of `Answer`."""
+        num_items, device = len(self.scan.items), query.components.device
+        num_scored = torch.full((len(query),), num_items, device=device)
+        nothing = torch.full((len(query),), -torch.inf, device=device)
+        if spec.threshold is None:
+            top = partial(self._top, k=spec.k, width=width)
+            if query.components.is_cuda and spec.mask is None and len(query) <= MOST_RECORDED:
+                scores, rows, is_truncated, flags = self.graphs.run(top, query, (spec.k, width))
+            else:
+                scores, rows, is_truncated, flags = top(query, spec.mask)
+            return SearchResult(scores, rows, nothing, is_truncated, num_scored, [None] * len(query)), flags
+        candidates, outside = self._candidates(query, spec.mask, width)
+        running = Scan(replace(spec, mask=None))
+        rows, order = candidates.item_rows.sort(dim=1)  # as a scan takes them
+        running.add(0, candidates.scores.gather(1, order))
+        num_left = spec.num_left(len(query), num_items, device)
+        found = running.found(num_scored, num_left, bound=outside, item_rows=rows)
+        flags = torch.stack([(found.gap(spec) > 0).any(), _is_finite(query)])
+        return replace(found, bound=nothing), flags
+
+    def _top(self, query: QueryState, mask: Mask | None = None, *, k: int, width: int) -> Answer:
+        """The k best, without a look."""
+        candidates, outside = self._candidates(query, mask, width)
+        best = select_by_tiles(candidates.scores, min(k + 1, candidates.k), candidates.item_rows)
+        is_truncated = best.num_found() > k
+        scores, rows = best.scores[:, :k].contiguous(), best.item_rows[:, :k]
+        is_open = (outside > scores[:, -1]).any()
+        return Answer(
+            scores, rows.masked_fill(scores == -torch.inf, 0), is_truncated, torch.stack([is_open, _is_finite(query)])
+        )
+
+    def _candidates(self, query: QueryState, mask: Mask | None, width: int) -> tuple[TopK, Float[Tensor, " B"]]:
+        """So many items with their scores in float32, and a score that no other item exceeds."""
+        best = self._best(query, mask, width)
+        outside = torch.full_like(best.scores[:, 0], -torch.inf)
+        if self.fast is None:
+            if width < len(self.scan.items):
+                outside = best.scores.amin(dim=1)
+            return best, outside
+        nothing = torch.empty_like(outside)
+        is_there = best.scores > -torch.inf
+        found = Candidates(best.item_rows, is_there, nothing, nothing.bool(), nothing.bool(), [None] * len(query))
+        scores = candidate_scores(self.scan.similarity, self.scan.items, query, found)
+        error = (scores - best.scores).abs()
+        error = SAFETY * torch.where(error.isfinite(), error, 0.0).amax(dim=1) + LEAST_ERROR
+        if width < len(self.scan.items):
+            outside = best.scores.amin(dim=1) + error  # -inf if the list holds all that is not hidden
+        return TopK(scores, best.item_rows), outside
+
+    def _best(self, query: QueryState, mask: Mask | None, width: int) -> TopK:
+        parts = []
+        for first, items in self.scan.blocks(max(BLOCK_SCORES // len(query), 1)):
+            scores = (self.fast or self.scan.similarity.scores)(query, items)
+            if mask is not None:
+                scores = mask.hide(scores, first)
+            own = self.select(scores, min(width, scores.shape[1]))
+            parts.append(TopK(own.scores, own.item_rows + first) if first else own)
+        return merge(parts, width) if len(parts) > 1 else parts[0]
+
+
+class _Graphs:
+    """Recordings of what batches of a size run, made the second time that it is needed, so that what comes once costs
+    nothing. Sizes are powers of two, filled up with a batch's first query."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: OrderedDict[tuple[int, ...], _Graph | None] = OrderedDict()
+
+    def run(self, function: Callable[[QueryState], Answer], query: QueryState, key: tuple[int, ...]) -> Answer:
+        size = 1 << (len(query) - 1).bit_length()
+        key = (size, *key)
+        with self.lock:
+            if key not in self.kept:
+                self.kept[key] = None
+                while len(self.kept) > MOST_GRAPHS:
+                    self.kept.popitem(last=False)
+                return function(query)
+            self.kept.move_to_end(key)
+            graph = self.kept[key] or _Graph(function, query, size)
+            self.kept[key] = graph
+            return graph.run(query)
+
+
+class _Graph:
+    def __init__(self, function: Callable[[QueryState], Answer], query: QueryState, size: int) -> None:
+        with torch.inference_mode(False):
+            self.query = map_tensors(lambda own: own.new_ones(size, *own.shape[1:]), query)
+        self.fill(query)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # once before it is recorded, as libraries set themselves up
+            function(self.query)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.answer = function(self.query)
+
+    def fill(self, query: QueryState) -> None:
+        for own, given in ((self.query.components, query.components), (self.query.gate, query.gate)):
+            if own is not None and given is not None:
+                own[: len(given)] = given
+                if len(given) < len(own):
+                    own[len(given) :] = given[:1]
+
+    def run(self, query: QueryState) -> Answer:
+        self.fill(query)
+        self.graph.replay()
+        scores, item_rows, is_truncated = (own[: len(query)].clone() for own in self.answer[:3])
+        return Answer(scores, item_rows, is_truncated, self.answer.flags.clone())
+
+
+def _is_finite(query: QueryState) -> Bool[Tensor, ""]:
+    largest = query.components.abs().amax()
+    return (largest if query.gate is None else largest + query.gate.abs().amax()).isfinite()  # also of NaN
+
+
+def _fused(kernel: FusedScan, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:
+    assert query.gate is not None
+    assert items.gate is not None
+    return kernel.scores(query.components, query.gate, items.components, items.gate)

@@ -1,0 +1,233 @@
+"""The fused scan in Triton's interpreter, or on a GPU."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rails_ray.kernels import fused_scan, top_k
+from rails_ray.kernels.mol_scan import Gate, plain_scores
+
+pytest.importorskip("triton", reason="needs Triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BOOKS = (8, 8, 32, 128)  # P_Q, P_X, d, H
+
+
+def drawn(
+    shape: tuple[int, int, int, int], num_queries: int, num_items: int, seed: int = 0
+) -> tuple[Gate, list[Tensor]]:
+    """A gate, and f, u, g, v."""
+    p_q, p_x, width, hidden = shape
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, generator=generator).to(DEVICE)
+
+    num = p_q * p_x
+    gate = Gate(0.1 * normal(hidden, num), 0.1 * normal(hidden), 0.3 * normal(num, hidden), normal(num), 0.1)
+    f, g = F.normalize(normal(num_queries, p_q, width), dim=2), F.normalize(normal(num_items, p_x, width), dim=2)
+    return gate, [f, normal(num_queries, num), g, normal(num_items, num)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_queries", "num_items"),
+    [
+        (BOOKS, 3, 70),
+        (BOOKS, 1, 65),
+        ((8, 4, 128, 128), 2, 33),
+        ((2, 3, 5, 7), 9, 40),
+        ((1, 4, 8, 16), 17, 3),
+        ((4, 1, 8, 130), 4, 65),
+        ((4, 4, 200, 32), 5, 10),  # d in two parts
+        ((3, 5, 12, 20), 1, 1),
+        ((2, 2, 4, 4), 3, 0),
+        ((2, 2, 4, 4), 0, 3),
+    ],
+)
+def test_scores_equal_the_plain_version(shape: tuple[int, int, int, int], num_queries: int, num_items: int) -> None:
+    gate, states = drawn(shape, num_queries, num_items)
+    expected = plain_scores(*states, gate)
+    for operand, tolerance in ((torch.float32, 2e-6), (torch.float16, 2e-3)):
+        scan = fused_scan.FusedScan(gate, shape[:2], shape[2], operand)
+        assert torch.allclose(scan.scores(*states), expected, atol=tolerance, rtol=0)
+        rows = torch.randperm(num_items, device=DEVICE)[: num_items // 2 + 1]
+        assert torch.allclose(scan.scores(*states, rows), expected[:, rows], atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.float64])
+def test_items_are_read_as_they_are_stored(stored: torch.dtype) -> None:
+    gate, (f, u, g, v) = drawn((2, 4, 16, 16), 3, 20)
+    g, v = g.to(stored), v.to(stored)
+    scan = fused_scan.FusedScan(gate, (2, 4), 16, torch.float32)
+    assert torch.allclose(scan.scores(f, u, g, v), plain_scores(f, u, g.float(), v.float(), gate), atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's arithmetic
+def test_large_gates_do_not_overflow_and_what_is_not_a_number_is_inf() -> None:
+    gate, (f, u, g, v) = drawn((2, 4, 16, 16), 3, 20)
+    scan = fused_scan.FusedScan(gate, (2, 4), 16, torch.float32)
+    assert torch.allclose(scan.scores(f, 100 * u, g, v), plain_scores(f, 100 * u, g, v, gate), atol=1e-5)
+    v[7, 2] = torch.nan
+    g[9] = torch.inf
+    scores = scan.scores(f, u, g, v)
+    assert scores[:, [7, 9]].isposinf().all()
+    assert scores.isfinite().sum() == 3 * 18
+
+
+def test_weights_that_might_overflow_float16_are_multiplied_in_bfloat16() -> None:
+    gate, _ = drawn(BOOKS, 1, 1)
+    assert fused_scan.FusedScan(gate, (8, 8), 32).operand == torch.float16
+    assert fused_scan.FusedScan(gate._replace(temperature=1e-5), (8, 8), 32).operand == torch.bfloat16
+
+
+def test_the_selection_equals_that_of_top_k() -> None:
+    for seed in range(40):
+        torch.manual_seed(seed)
+        sizes = int(torch.randint(1, 4, ())), int(torch.randint(1, 6000, ()))
+        scores = torch.randint(-4, 4, sizes).float() / 3 if seed % 2 else torch.randn(sizes)
+        for each, value in ((3, torch.nan), (4, torch.inf), (5, -torch.inf)):
+            if seed % each == 0:
+                scores = scores.masked_fill(torch.rand(sizes) < 0.1, value)
+        if seed % 7 == 0:
+            scores = 0 * torch.randint(-1, 2, sizes) * scores.nan_to_num(0, 0, 0)  # 0 and -0
+        k = min(int(torch.randint(1, 40, ())), sizes[1])
+        expected, found = top_k.select(scores, k), fused_scan.select(scores.to(DEVICE), k)
+        found = top_k.select(found.scores.cpu(), k, found.item_rows.cpu())
+        assert torch.equal(found.scores, expected.scores)
+        is_there = expected.scores > -torch.inf
+        assert torch.equal(found.item_rows[is_there], expected.item_rows[is_there])
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter stands for a compiler."""
+    monkeypatch.setattr(fused_scan, "_missing", lambda: None)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, _ = drawn((2, 4, 16, 16), 3, 20)
+    scan = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
+    assert scan is not None
+    assert not caplog.records
+    right = scan.kernel.mol_scores
+
+    class Wrong:
+        """As a compiler may be: a query's scores are lost."""
+
+        def __getitem__(self, grid: tuple[int, ...]) -> object:
+            def run(*arguments: object, **constants: object) -> None:
+                right[grid](*arguments, **constants)
+                found = arguments[9]
+                assert isinstance(found, Tensor)
+                found[0] = 0
+
+            return run
+
+    wrong = SimpleNamespace(mol_scores=Wrong(), IS_INTERPRETED=False)
+    monkeypatch.setattr(fused_scan, "_kernel", lambda: wrong)
+    with caplog.at_level(logging.WARNING):
+        assert fused_scan.fused_scan(gate, (2, 4), 16, torch.float32) is None
+    assert re.search(r"without the fused kernel.*compiled wrongly: scores are off by", caplog.text)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_gate_that_does_not_fit_and_a_compiler_that_fails_are_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    large, _ = drawn((32, 16, 4, 16), 1, 1)
+    assert fused_scan.fused_scan(large, (32, 16), 4, torch.float32) is None
+    assert "a gate of 512 pairs and 16 hidden units does not fit a program" in caplog.text
+    gate, _ = drawn((2, 4, 16, 16), 1, 1)
+    monkeypatch.setattr(fused_scan, "FusedScan", lambda *_: 1 / 0)
+    assert fused_scan.fused_scan(gate, (2, 4), 16, torch.float32) is None
+    assert "it could not be compiled: ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (None, "triton 3.7.1 or later is not installed"),
+        (SimpleNamespace(IS_INTERPRETED=True), "TRITON_INTERPRET must not be set where a GPU scans"),
+    ],
+)
+def test_without_a_compiler_the_other_scan_is_used_and_it_is_said_why(
+    kernel: object, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fused_scan, "_kernel", lambda: kernel)
+    gate, _ = drawn((2, 4, 16, 16), 1, 1)
+    assert fused_scan.fused_scan(gate, (2, 4), 16, torch.float32) is None
+    assert reason in caplog.text
+
+
+def test_an_old_triton_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    fused_scan._kernel.cache_clear()
+    monkeypatch.setattr(triton, "__version__", "3.6.0")
+    try:
+        assert fused_scan._kernel() is None
+    finally:
+        fused_scan._kernel.cache_clear()
+
+
+COMPILE = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from rails_ray.kernels import fused_kernel
+from rails_ray.kernels.fused_scan import Tiling
+
+capability, is_single = int(sys.argv[1]), bool(int(sys.argv[2]))
+kernel = fused_kernel.mol_scores
+kinds = dict(f="*fp16", u="*fp32", g="*fp32", v="*fp32", w1="*fp16", b1="*fp32", w2="*fp16", b2="*fp32", rows="*fp32",
+             out="*fp32", num="i32", num_queries="i32", queries_each="i32")
+tiling = vars(Tiling.of((8, 8), 32, 128, is_single=is_single))
+constants = {**tiling, "HAS_ROWS": False, "HAS_TANH": True, "PRECISION": "ieee"}
+signature = {**kinds, **dict.fromkeys(constants, "constexpr")}
+names = kernel.arg_names
+aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in kinds.items() if kind[0] == "*"}
+source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
+made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 3})
+open(sys.argv[3], "wb").write(made.asm["cubin"])
+ptx = made.asm["ptx"]
+print(*(f"{word}={ptx.count(word)}" for word in ("wgmma.mma_async", "mma.sync", "tcgen05.mma")), made.metadata.shared)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("capability", "instruction"), [(80, "mma.sync"), (90, "wgmma.mma_async"), (100, "tcgen05.mma")]
+)
+@pytest.mark.parametrize("is_single", [0, 1])
+def test_it_compiles_for_gpus_that_are_not_here(
+    capability: int, instruction: str, is_single: int, tmp_path: Path
+) -> None:
+    """To the instructions of matrix units, within a multiprocessor's memory, and on Hopper without spills."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    binary = tmp_path / "cubin"
+    command = [sys.executable, "-c", COMPILE, str(capability), str(is_single), str(binary)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    *counts, shared = done.stdout.split()
+    assert int(dict(count.split("=") for count in counts)[instruction]) >= 10
+    assert int(shared) <= 100 * 1024
+    if capability == 90:
+        import triton
+
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        usage = subprocess.run([tool, "-res-usage", binary], capture_output=True, text=True, check=True).stdout
+        assert "STACK:0 " in usage
+        assert "LOCAL:0 " in usage

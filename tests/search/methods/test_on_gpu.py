@@ -1,0 +1,136 @@
+"""The exact scan of a GPU. Where there is none, scores that are off by noise stand for the fused kernel's."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from jobs.benches.gpu_measuring import Operators
+from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.states import ItemState, QueryState, take, to
+from rails_ray.search.masks import Exclusions
+from rails_ray.search.methods import on_gpu
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.on_gpu import FastScores, GpuScan
+from rails_ray.search.searcher import ByComponents
+from rails_ray.search.spec import SearchResult, SearchSpec
+from support.examples import random_states, small_mixture
+
+
+class Noisy:
+    """Scores that are off by at most `error`, some of them inf."""
+
+    def __init__(self, scan: BruteForce, error: float, share_of_inf: float = 0.0) -> None:
+        self.scan = scan
+        self.error = error
+        self.share_of_inf = share_of_inf
+        self.num_calls = 0
+
+    def __call__(self, query: QueryState, items: ItemState) -> Tensor:
+        self.num_calls += 1
+        scores = self.scan.similarity.scores(query, items)
+        scores = scores + self.error * (2 * torch.rand_like(scores) - 1)
+        return scores.masked_fill(torch.rand_like(scores) < self.share_of_inf, torch.inf)
+
+
+def check_equal(found: SearchResult, expected: SearchResult) -> None:
+    assert torch.equal(found.item_rows, expected.item_rows)
+    assert torch.allclose(found.scores, expected.scores, atol=1e-6)
+    assert torch.equal(found.bound, expected.bound)
+    assert torch.equal(found.is_truncated, expected.is_truncated)
+    assert found.reasons == expected.reasons
+
+
+@given(
+    st.integers(0, 5),
+    st.integers(0, 600),
+    st.integers(1, 30),
+    st.sampled_from([None, 1e-5, 1e-3, 0.1]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_an_answer_is_that_of_brute_force(
+    b: int, x: int, k: int, error: float | None, has_threshold: bool, is_masked: bool, has_inf: bool, seed: int
+) -> None:
+    """Whatever the error of the first scores: where an answer cannot be closed, every item is scored."""
+    torch.manual_seed(seed)
+    query, items = random_states(b, x, seed=seed)
+    scan = BruteForce(small_mixture(seed=seed).prepared(), items, prune=False)
+    fast: FastScores | None = None if error is None else Noisy(scan, error, 0.02 if has_inf else 0.0)
+    threshold = 0.3 * torch.randn(b) if has_threshold else None
+    mask = Exclusions.of([torch.randint(0, x, (5,)).tolist() for _ in range(b)]) if is_masked and x else None
+    spec = SearchSpec(k, threshold, at_least=min(k, seed % 3) if has_threshold else 0, mask=mask)
+    check_equal(GpuScan(scan, fast).search(query, spec), scan.search(query, spec))
+
+
+def test_blocks_of_items_and_of_queries_do_not_change_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, items = random_states(7, 900)
+    scan = BruteForce(small_mixture().prepared(), items, prune=False)
+    spec = SearchSpec(12)
+    expected = scan.search(query, spec)
+    monkeypatch.setattr(on_gpu, "BLOCK_SCORES", 700)
+    monkeypatch.setattr(on_gpu, "BLOCK_QUERIES", 3)
+    check_equal(GpuScan(scan, Noisy(scan, 1e-5)).search(query, spec), expected)
+    check_equal(GpuScan(scan, None).search(query, spec), expected)
+
+
+def test_more_candidates_are_taken_before_every_item_is_scored_again() -> None:
+    query, items = random_states(3, 5000)
+    scan = BruteForce(small_mixture().prepared(), items, prune=False)
+    spreads = scan.scores(query).sort(dim=1, descending=True).values
+    calls = []
+    for error in (1e-7, float((spreads[:, 5] - spreads[:, 60]).mean() / 5), 0.5):
+        fast = Noisy(scan, error)
+        check_equal(GpuScan(scan, fast).search(query, SearchSpec(5)), scan.search(query, SearchSpec(5)))
+        calls.append(fast.num_calls)
+    assert calls == [1, 2, 2]
+
+
+def test_the_host_looks_at_nothing_before_the_end() -> None:
+    """A read of a tensor in Python is one that a GPU would have to be waited for; the flags' own is by `tolist`."""
+    query, items = random_states(3, 5000, p_q=1, p_x=1)
+    scan = BruteForce(DotProduct(DotProductConfig()).prepared(), items, prune=False)
+    for fast in (None, Noisy(scan, 1e-6)):
+        with Operators() as seen:
+            GpuScan(scan, fast).search(query, SearchSpec(10))
+        assert seen.num_reads == 0
+
+
+def test_a_query_that_is_not_finite_is_refused() -> None:
+    query, items = random_states(3, 50)
+    query.components[1, 0, 0] = torch.nan
+    scan = BruteForce(small_mixture().prepared(), items)
+    with pytest.raises(ValueError, match="query components must be finite, got NaN or infinity in query 1"):
+        GpuScan(scan, Noisy(scan, 1e-6)).search(query, SearchSpec(5))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_every_way_gives_the_answer_of_brute_force() -> None:
+    """Recorded or not, any number of queries, with thresholds and masks, from several threads."""
+    torch.manual_seed(0)
+    config = MixtureOfLogitsConfig(num_query_components=8, num_item_components=8)
+    query, items = random_states(40, 30_000, p_q=8, p_x=8, width=32)
+    query, items = to(query, "cuda"), to(items, "cuda")
+    searcher = ByComponents(MixtureOfLogits(config).eval().cuda(), items)
+    scan = searcher.exact
+    assert isinstance(scan, GpuScan)
+    assert scan.fast is not None
+    for _ in range(3):
+        for num in (1, 2, 3, 5, 32, 40):
+            own = take(query, slice(num))
+            threshold = scan.scan.scores(own).topk(30, dim=1).values[:, -1]
+            mask = Exclusions.of([[1, 2, 3]] * num)
+            for spec in (SearchSpec(50), SearchSpec(50, threshold), SearchSpec(20, mask=mask)):
+                check_equal(scan.search(own, spec), scan.scan.search(own, spec))
+    expected = scan.scan.search(query, SearchSpec(50))
+    with ThreadPoolExecutor(4) as pool:
+        numbers = [number % 40 for number in range(200)]
+        answers = pool.map(lambda number: scan.search(take(query, [number]), SearchSpec(50)), numbers)
+        for number, found in zip(numbers, answers, strict=True):
+            assert torch.equal(found.item_rows, expected.item_rows[[number]])
