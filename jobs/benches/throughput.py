@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -120,8 +120,19 @@ def loads(url: str, seconds: float) -> Iterator[dict[str, Any]]:
         yield asyncio.run(loaded(url, clients, queries, seconds))
 
 
-async def loaded(url: str, clients: int, queries: int, seconds: float) -> dict[str, Any]:
-    """What so many clients see."""
+def body_of(number: int, queries: int) -> dict[str, Any]:
+    texts = [TEXTS[(number + offset) % len(TEXTS)] for offset in range(queries)]
+    return {"queries": [{"text": text} for text in texts], "k": 10, "cutoff": {"top_k": 10}}
+
+
+async def loaded(
+    url: str, clients: int, queries: int, seconds: float, body_of: Callable[[int, int], dict[str, Any]] = body_of
+) -> dict[str, Any]:
+    """What so many clients see.
+
+    Args:
+        body_of: the body of a request, by its number and its number of queries.
+    """
     took, refused = list[float](), 0
     ends = time.perf_counter() + seconds
 
@@ -158,11 +169,6 @@ def in_process(folder: str, seconds: float) -> dict[str, Any]:
         "queries_per_s": 32 * len(took) / sum(took),
         **summary(took),
     }
-
-
-def body_of(number: int, queries: int) -> dict[str, Any]:
-    texts = [TEXTS[(number + offset) % len(TEXTS)] for offset in range(queries)]
-    return {"queries": [{"text": text} for text in texts], "k": 10, "cutoff": {"top_k": 10}}
 
 
 if __name__ == "__main__":

@@ -24,13 +24,18 @@ def faiss_library() -> Any:
     """The package, whose own types leave out half of it.
 
     Raises:
-        UnsupportedError: if it is not installed.
+        UnsupportedError: if it is not installed, or cannot be loaded.
     """
     try:
         import faiss
     except ImportError as error:
         raise UnsupportedError(
             "an index of FAISS needs the package faiss, which is not installed: install faiss-cpu or faiss-gpu"
+        ) from error
+    except RuntimeError as error:  # of a build for GPUs that lacks its CUDA libraries
+        raise UnsupportedError(
+            f"an index of FAISS needs a package faiss that can be loaded, got an error ({str(error).rstrip('.')}): "
+            "install what it names, or faiss-cpu"
         ) from error
     return faiss
 

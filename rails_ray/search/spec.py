@@ -114,6 +114,11 @@ class SearchResult(TopK):
             reached = reached.masked_fill(~self.is_truncated, -torch.inf)
         return torch.maximum(self.bound, reached)
 
+    def on_cpu(self) -> "SearchResult":
+        """The same in the host's memory."""
+        names = ("scores", "item_rows", "bound", "is_truncated", "num_scored")
+        return SearchResult(**{name: getattr(self, name).cpu() for name in names}, reasons=self.reasons)
+
     def of_queries(self, lines: Int[Tensor, " b"]) -> "SearchResult":
         """Select the results of some queries, in this order."""
         return SearchResult(

@@ -117,7 +117,7 @@ class ShardSearch:
         spec = request.spec(self._mask_of(exclude), self.device)
         began = time.perf_counter()
         with noted() as parts:
-            found = self.searcher.search(self._here(query), spec, request.method, request.params)
+            found = self.searcher.search(self._here(query), spec, request.method, request.params).on_cpu()
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores > -torch.inf
         rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()

@@ -84,12 +84,25 @@ class GpuScan:
 
     @classmethod
     def of(cls, scan: BruteForce) -> "GpuScan":
-        """Compile the fused kernel for a mixture, and compare it with the plain version."""
+        """Compile the fused kernel for a mixture, and compare it with the plain version. A first query then waits for
+        nothing to be compiled or loaded."""
         items, similarity = scan.items, scan.similarity
-        if not isinstance(similarity, PreparedMixture) or not isinstance(items, ItemState):
-            return cls(scan, None)
-        kernel = fused_scan(similarity.gate, similarity.num_components, items.width, items.dtype)
-        return cls(scan, None) if kernel is None else cls(scan, partial(_fused, kernel), select)
+        made = cls(scan, None)
+        if isinstance(similarity, PreparedMixture) and isinstance(items, ItemState):
+            kernel = fused_scan(similarity.gate, similarity.num_components, items.width, items.dtype)
+            made = cls(scan, None) if kernel is None else cls(scan, partial(_fused, kernel), select)
+        made.warm_up()
+        return made
+
+    def warm_up(self) -> None:
+        """Search for a query, and for two, each as often as it takes to be recorded."""
+        num_query_components, num_item_components = self.scan.similarity.num_components
+        device = self.scan.items.taken(slice(0, 1)).components.device
+        for num in (1, 1, 2, 2):
+            components = torch.zeros(num, num_query_components, self.scan.items.width, device=device)
+            gate = torch.zeros(num, num_query_components * num_item_components, device=device)
+            query = QueryState(components, gate if self.scan.items.has_gate else None, gate.new_ones(num))
+            self._search(query, SearchSpec(1))
 
     @part("score")
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:

@@ -5,6 +5,7 @@ import io
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -274,6 +275,15 @@ def test_without_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
             UnsupportedError, match="needs the package faiss, which is not installed: install faiss-cpu"
         ):
             use()
+
+
+def test_a_faiss_for_gpus_without_its_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its package raises when it is imported."""
+    (tmp_path / "faiss.py").write_text('raise RuntimeError("nvidia-cuda-runtime-cu12 is missing.")')
+    monkeypatch.delitem(sys.modules, "faiss")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"can be loaded, got an error \(nvidia-cuda-runtime-cu12 is missing\)"):
+        fit(FlatConfig(), vectors(3), 3, 0)
 
 
 # On a GPU: its copy is stood in for by one on the CPU
