@@ -40,8 +40,9 @@ them, and with I indexes (P_X per embedding, 1 by average):
 
 Time of a search:
 
-    GPU     max(bytes / bandwidth, products / peak, functions / peak) / efficiency; a score adds 8 bytes, written once
-            and read once. This is a roofline of a fused scan, which keeps cosines out of memory. It was not measured.
+    GPU     0.7 ms + max(bytes / bandwidth, products / peak, functions / peak) / efficiency; a score adds 8 bytes,
+            written once and read once. This is a roofline of the fused scan, which keeps cosines out of memory, and
+            what an H100 reaches of it.
     CPU     sum over kinds of work of amount * seconds per unit, for two cores. Seven measured rows give seven units.
 
 Pruning, which may skip gates, is not counted. Nor are lists that must be widened to hold k distinct items.

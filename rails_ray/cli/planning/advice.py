@@ -64,8 +64,8 @@ def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
     found = []
     if corpus.machine.is_gpu:
         found.append(
-            "roofline only, not measured: rails-ray has no measured row of a GPU. The time assumes a fused scan, and "
-            "--efficiency is an assumption."
+            "times are of a roofline and of how much of it an H100 reached in brute_force. Other GPUs and other methods "
+            "were not measured."
         )
     else:
         found.append(

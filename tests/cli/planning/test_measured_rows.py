@@ -7,7 +7,7 @@ import pytest
 
 from jobs.benches import table5
 from rails_ray.cli.planning import measured
-from rails_ray.cli.planning.machines import GPUS, Cpu, Gpu, cpu_units
+from rails_ray.cli.planning.machines import GPU_CALL_S, GPUS, Cpu, Gpu, cpu_units
 from rails_ray.cli.planning.measured import Figure
 from rails_ray.cli.planning.plans import PlannedCorpus, may_widen
 from rails_ray.cli.planning.searches import EF_SEARCH, METHODS, SAMPLE_ITEMS, Search, SearchWork, work
@@ -133,12 +133,27 @@ def test_a_gpu_takes_as_long_as_its_longest_part() -> None:
         clock_hz=1e9,
         efficiency=0.5,
     )
+    dot = SearchWork(product_flops=2e12, special_functions=0, read_bytes=0, gathered_bytes=0, selected_scores=0)
     done = SearchWork(
         product_flops=2e12, special_functions=3.2e11, read_bytes=5e8, gathered_bytes=4e8, selected_scores=1e7
     )
     assert gpu.parts(done, "bf16") == {"reading": 0.98, "products": 0.5, "special functions": 2.0}
-    assert gpu.parts(done, "fp32")["products"] == 2.0
-    assert gpu.seconds(done, "bf16") == 4.0
+    assert gpu.parts(done, "fp32")["products"] == 0.5
+    assert gpu.parts(dot, "fp32")["products"] == 2.0
+    assert gpu.seconds(done, "bf16") == 4.0 + GPU_CALL_S
+
+
+def test_what_is_predicted_for_an_h100_lies_near_its_rows() -> None:
+    """Within a third where d is at most 128; a wide d is read again for each few queries."""
+    own = [row for row in rows("gpu.jsonl") if row.get("method") == "on_gpu"]
+    assert {(row["shape"], row["batch"]) for row in own} == {
+        (shape, batch) for shape in ("books", "ml20m", "nq320k") for batch in (1, 32)
+    }
+    for row in own:
+        num_items, shape = measured.SHAPES[row["shape"]]
+        done = work(shape, Search(k=100, batch=row["batch"]), num_items)
+        ratio = row["latency_ms"] / (1000 * GPUS["h100"].seconds(done, "fp32"))
+        assert 1 / 1.6 < ratio < (1.35 if shape.width <= 128 else 3.5), (row["shape"], row["batch"], ratio)
 
 
 def test_the_clocks_are_those_that_give_the_published_fp32() -> None:

@@ -29,10 +29,10 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         "3 of 33,333,334 items; memory asks for 1, the latency for 3",
         "27.9 GB of 141 GB, of which 80% may be used",
         "The latency sets the 3 shards, where memory asks for 1; memory bandwidth takes most of a search.",
-        "The queries set the 36 replicas of each shard: 108 GPUs in all; requests of 8 queries would take 42.",
-        "note: roofline only, not measured",
+        "The queries set the 46 replicas of each shard: 138 GPUs in all; requests of 8 queries would take 54.",
+        "note: times are of a roofline and of how much of it an H100 reached",
         "next: rails-ray encode --run RUN --shards 3 --dtype bfloat16 next: rails-ray serve",
-        "next: rails-ray serve --profile production --keys-file keys --replicas 36 --gpus 1 --print-config",
+        "next: rails-ray serve --profile production --keys-file keys --replicas 46 --gpus 1 --print-config",
     ):
         assert expected in text
 

@@ -110,6 +110,17 @@ def test_a_query_that_is_not_finite_is_refused() -> None:
         GpuScan(scan, Noisy(scan, 1e-6)).search(query, SearchSpec(5))
 
 
+def check_as_good(scan: GpuScan, query: QueryState, found: SearchResult, expected: SearchResult) -> None:
+    """Items whose scores differ by rounding may change places: cuBLAS adds up in an order of its own for each shape."""
+    assert found.scores.shape == expected.scores.shape
+    assert torch.allclose(found.scores, expected.scores, atol=1e-6)
+    is_there = found.scores > -torch.inf
+    own = scan.scan.scores(query).gather(1, found.item_rows)
+    assert torch.allclose(own[is_there], expected.scores[is_there], atol=1e-6)
+    for rows, there in zip(found.item_rows, is_there, strict=True):
+        assert len(set(rows[there].tolist())) == there.sum()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_every_way_gives_the_answer_of_brute_force() -> None:
     """Recorded or not, any number of queries, with thresholds and masks, from several threads."""
@@ -127,10 +138,10 @@ def test_on_a_gpu_every_way_gives_the_answer_of_brute_force() -> None:
             threshold = scan.scan.scores(own).topk(30, dim=1).values[:, -1]
             mask = Exclusions.of([[1, 2, 3]] * num)
             for spec in (SearchSpec(50), SearchSpec(50, threshold), SearchSpec(20, mask=mask)):
-                check_equal(scan.search(own, spec), scan.scan.search(own, spec))
+                check_as_good(scan, own, scan.search(own, spec), scan.scan.search(own, spec))
     expected = scan.scan.search(query, SearchSpec(50))
     with ThreadPoolExecutor(4) as pool:
         numbers = [number % 40 for number in range(200)]
         answers = pool.map(lambda number: scan.search(take(query, [number]), SearchSpec(50)), numbers)
         for number, found in zip(numbers, answers, strict=True):
-            assert torch.equal(found.item_rows, expected.item_rows[[number]])
+            check_as_good(scan, take(query, [number]), found, expected.of_queries(torch.tensor([number])))
