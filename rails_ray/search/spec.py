@@ -115,7 +115,7 @@ class SearchResult(TopK):
         return torch.maximum(self.bound, reached)
 
     def on_cpu(self) -> "SearchResult":
-        """The same in the host's memory."""
+        """Return the result in the host's memory."""
         names = ("scores", "item_rows", "bound", "is_truncated", "num_scored")
         return SearchResult(**{name: getattr(self, name).cpu() for name in names}, reasons=self.reasons)
 

@@ -88,7 +88,7 @@ class GpuScan:
         nothing to be compiled or loaded."""
         items, similarity = scan.items, scan.similarity
         made = cls(scan, None)
-        if isinstance(similarity, PreparedMixture) and isinstance(items, ItemState):
+        if isinstance(similarity, PreparedMixture):
             kernel = fused_scan(similarity.gate, similarity.num_components, items.width, items.dtype)
             made = cls(scan, None) if kernel is None else cls(scan, partial(_fused, kernel), select)
         made.warm_up()
