@@ -82,6 +82,7 @@ def hanging_cases(system: System) -> Iterator[Case]:
     yield Case({"case": "first"}, lambda: {"value": time.sleep(600)})  # type: ignore[func-returns-value]
 
 
+@pytest.mark.long
 def test_a_failure_is_a_row_and_the_other_cases_still_run(capfd: pytest.CaptureFixture[str]) -> None:
     rows = list(gpu_system.rows_of(Section(f"{HERE}:some_cases", 60), SYSTEM, 60))
     assert [(row.get("case"), row.get("value"), row.get("failed")) for row in rows] == [
@@ -93,6 +94,7 @@ def test_a_failure_is_a_row_and_the_other_cases_still_run(capfd: pytest.CaptureF
     assert "in no_cases" in capfd.readouterr().err  # the traceback
 
 
+@pytest.mark.long
 def test_a_section_that_dies_or_hangs_is_a_row() -> None:
     [row] = gpu_system.rows_of(Section(f"{HERE}:dying_cases", 60), SYSTEM, 60)
     assert row == {"failed": "a section must end by itself, got exit code 3"}

@@ -219,6 +219,7 @@ def test_what_can_be_compiled_is(monkeypatch: pytest.MonkeyPatch) -> None:
     lookup_scan.scores(torch.ones(2, 3, 4), codes)
 
 
+@pytest.mark.long
 def test_what_is_compiled_is_kept_where_a_folder_is_named(tmp_path: Path) -> None:
     code = """
 import torch

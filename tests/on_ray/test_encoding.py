@@ -46,6 +46,7 @@ def ids_of(folder: Path) -> list[str]:
     return [own for path in sorted(folder.glob("*.parquet")) for own in pq.read_table(path)["item_id"].to_pylist()]
 
 
+@pytest.mark.long
 def test_files_and_row_groups_make_no_difference(root: Path, tmp_path: Path) -> None:
     """One file and seven give the same bytes, in any number of workers, and both versions share them."""
     first = on_ray.encode(str(root), "r", version="v1", num_shards=2, part_items=7, num_workers=2)
@@ -160,6 +161,7 @@ def test_a_file_that_changes_after_the_scan_is_told_and_nothing_is_half_built(
         on_ray.encode(str(root), "r", version="v1", part_items=7)
 
 
+@pytest.mark.long
 def test_items_and_versions_on_s3(root: Path, tmp_path: Path, s3: str) -> None:
     """From files on S3 to a version on S3, with the bytes of a folder."""
     store, local = Storage(s3), on_ray.encode(str(root), "r", version="v1", part_items=7)

@@ -93,6 +93,7 @@ def test_the_commands_go_from_texts_to_an_answer(
     assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0
 
 
+@pytest.mark.long
 def test_the_commands_go_from_features_to_a_matrix_of_boosted_trees(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

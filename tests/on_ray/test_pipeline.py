@@ -125,6 +125,7 @@ def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped
     assert versions.current_version(store) == "two"
 
 
+@pytest.mark.long
 def test_a_pipelines_folder_of_data_may_be_relative(
     tmp_path: Path, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_pipelines_folder_of_data_may_be_relative(
     assert outcome.former == outcome.report
 
 
+@pytest.mark.long
 def test_a_pipeline_does_not_publish_over_a_version_that_it_was_not_measured_against(
     tmp_path: Path, run_config: RunConfig
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_block_of_queries_that_cannot_be_scored_is_all_holes(tmp_path: Path) -
     assert matrix.num_holes == 60 * sum("red" in text for text in asked) > 0
 
 
+@pytest.mark.long
 def test_a_ranker_that_hangs_leaves_holes(tmp_path: Path) -> None:
     data = write_text_data(tmp_path / "data", num_items=60)
     hanging = RankerConfig(path="support.ranked:hanging_for_red")

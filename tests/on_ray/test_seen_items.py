@@ -164,6 +164,7 @@ def test_training_validates_as_it_is_asked(tmp_path: Path, capsys: pytest.Captur
     assert runs.read(Storage(str(tmp_path)), "by-allowed").validation["hit_rate"]["200"] == 1
 
 
+@pytest.mark.long
 def test_a_pipeline_asks_the_current_version_as_its_own(tmp_path: Path) -> None:
     """The current version allows seen items, the new one excludes them; a gate compares the same figure of both."""
     publish_repeating(tmp_path, exclude_seen=False)

@@ -209,6 +209,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     assert (refitted.background_name, refitted.num_segments) == ("fitted", 3)
 
 
+@pytest.mark.long
 def test_the_command_warns_where_coverage_has_drifted(
     root: Path, run: Run, run_config: RunConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_what_a_user_names_is_allowed_for_that_call(tmp_path: Path, capsys: pyte
     assert main(["calibrate", "--version", "v", "--storage", root, "--allow-code", "support.ranked"]) == 2
 
 
+@pytest.mark.long
 def test_a_pipeline_is_one_call(tmp_path: Path) -> None:
     small = small_config("dot product")
     config = replace(small, data=DataConfig(folder=str(write_text_data(tmp_path / "data")))).with_family(

@@ -48,6 +48,7 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.long), ["--log-queries"]])
 def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options: list[str]) -> None:
     port = free_port()

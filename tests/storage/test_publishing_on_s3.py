@@ -22,6 +22,7 @@ def proxy(s3: str, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 @pytest.mark.parametrize("fault", [answer(500, "InternalError"), delay(0.3), lose_answer], ids=["500", "delay", "lost"])
 def test_encoding_and_publishing_through_failures(s3: str, proxy: FaultyProxy, method: str, fault) -> None:

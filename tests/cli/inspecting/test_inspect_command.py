@@ -129,6 +129,7 @@ def test_users_that_test_nothing_and_items_that_answer_nothing_are_remarked(tmp_
     assert "100.0% of the test queries have the text of a training query" in found
 
 
+@pytest.mark.long
 def test_a_data_set_on_s3(s3: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_text_data(tmp_path / "data")
     for path in folder.glob("*.parquet"):

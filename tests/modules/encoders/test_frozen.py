@@ -48,6 +48,7 @@ def test_functions_that_are_none(config: FunctionConfig, message: str) -> None:
         FrozenText(config, AllowedCode().also(config.function)).query_features(TEXTS)
 
 
+@pytest.mark.long
 def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     model = save_sentence_transformer(tmp_path / "model", ["red", "blue", "car", "hat"])

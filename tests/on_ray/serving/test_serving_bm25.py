@@ -24,7 +24,7 @@ from support.examples import write_text_data
 from support.one_serve import served
 from support.served_version import ASKED, NO_CHUNKS, TEXTS, AtUrl
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @dataclass(frozen=True)

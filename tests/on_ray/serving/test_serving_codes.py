@@ -13,7 +13,7 @@ from support.one_serve import served
 from support.served_version import ASKED, TEXTS, AtUrl
 from support.untrained_runs import published, write_runs
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 BODIES: tuple[dict[str, Any], ...] = (
     {"method": "brute_force"},

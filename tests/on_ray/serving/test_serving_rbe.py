@@ -64,6 +64,7 @@ def test_calls_are_told(server: FromRoot) -> None:
     assert again["items"] == first["items"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -86,6 +87,7 @@ def test_supports_that_fail_fail_their_query_alone(server: FromRoot, wrong: str,
     assert [results[0]["items"], results[2]["items"]] == [result.items for result in expected.results]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", ["raise", "nan", "short", "sleep"])
 def test_a_reranking_that_fails_leaves_the_order_of_the_index(server: FromRoot, wrong: str) -> None:
     text = f"later {wrong}"

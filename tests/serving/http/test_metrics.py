@@ -63,6 +63,7 @@ def test_answers_are_counted_by_status_stage_and_method(version: LocalVersion) -
     assert told["low"] <= told["recall"] <= told["high"]
 
 
+@pytest.mark.long
 def test_feedback_and_drift_are_measured_against_the_calibration(tmp_path: Path) -> None:
     publish_here(tmp_path)
     calibrations.write(Storage(str(tmp_path)), "v1", STORED)
