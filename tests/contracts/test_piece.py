@@ -185,6 +185,7 @@ def test_what_it_comes_to_is_json_and_its_weights_those_of_its_module(case: Case
         assert tensors(fitted).keys() == piece.prepare(case.given).module.state_dict().keys()
 
 
+@pytest.mark.long
 def test_seed_and_data_decide_alone(case: Case) -> None:
     for piece in case.in_order():
         torch.manual_seed(1)
@@ -195,6 +196,7 @@ def test_seed_and_data_decide_alone(case: Case) -> None:
         assert equal(first, case.fit(piece))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "BM25"])  # which only counts
 def test_another_seed_trains_another_model(name: str, tmp_path: Path) -> None:
     cases = [case_of(name, tmp_path, seed) for seed in (0, 1)]

@@ -72,6 +72,7 @@ def test_codes_are_scored_as_what_they_stand_for(make: Make, num_codewords: int)
         assert torch.equal(unpack(pack(codes), NUM_SUBSPACES), codes)
 
 
+@pytest.mark.long
 @members
 @sizes
 def test_it_is_the_same_in_faiss_and_in_a_file(make: Make, num_codewords: int) -> None:

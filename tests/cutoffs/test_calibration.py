@@ -122,6 +122,7 @@ def adversarial(kind: str, hard: str, num_queries: int, generator: np.random.Gen
     return Positives(np.arange(num_queries), share, tau + 0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_queries", "coverage", "num_members", "num_trials"),
     [(13, 0.8, 13, 500), (26, 0.9, 26, 500), (29, 0.9, 9, 500), (296, 0.99, 296, 500), (100, 0.8, 32, 200)],

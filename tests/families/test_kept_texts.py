@@ -47,6 +47,7 @@ def trained(root: Path, data: Path, encoder: SentenceTransformerConfig | Functio
     return runs.read(Storage(str(root)), "r")
 
 
+@pytest.mark.long
 def test_train_evaluate_and_encode_read_each_text_once(tmp_path: Path, read: list[str]) -> None:
     pytest.importorskip("sentence_transformers")
     data, store = write_text_data(tmp_path / "data"), Storage(str(tmp_path / "s"))

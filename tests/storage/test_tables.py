@@ -142,6 +142,7 @@ WRONG: list[tuple[pa.Table, str]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "message"), WRONG)
 def test_one_file_among_many_is_wrong(many: Storage, table: pa.Table, message: str) -> None:
     write(many, "items/p1.parquet", table)

@@ -64,6 +64,7 @@ def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:
         FrozenText(config).query_features(TEXTS)
 
 
+@pytest.mark.long
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises(ValueError, match=r"encoder\.pretrained must be the folder of a model, got '/nowhere'"):
