@@ -2,11 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray import serve as ray_serve
 
-from rails_ray.on_ray.serving import plan
+from rails_ray.on_ray.serving import app, plan
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
 from rails_ray.serving import client
@@ -16,7 +17,8 @@ from support.ports import free_port
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 NUM_CLIENTS = 24
-PATIENCE_S = 240.0  # Serve waits 30 s before it adds a replica
+PATIENCE_S = 240.0
+HASTY = {"upscale_delay_s": 2.0, "metrics_interval_s": 1.0, "look_back_period_s": 2.0}  # Serve waits 30 s by default
 
 
 def num_running(deployment: str) -> int:
@@ -44,6 +46,15 @@ async def asked_until_there_are_more(url: str, texts: list[str]) -> None:
 
 def test_direct_calls_count_as_load(tmp_path: Path, no_serve: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "TARGET_ONGOING", 0.05)  # a shard of sixty items is idle most of the time
+    usual = plan.deployments
+
+    def hasty(*arguments: Any) -> dict[str, dict[str, Any]]:
+        found = usual(*arguments)
+        for options in found.values():
+            options["autoscaling_config"] |= HASTY
+        return found
+
+    monkeypatch.setattr(app, "deployments", hasty)
     publish_untrained(tmp_path, write_text_data(tmp_path / "my-data"))
     args = ServeArgs(storage=str(tmp_path), allow_anonymous=True)
     with served(args, DeploymentSize(max_replicas=2), port=free_port()) as url:
