@@ -71,10 +71,12 @@ def test_every_section_has_its_rows_where_torch_numpy_scipy_and_jaxtyping_are_al
     scans = {(row["shape"], row["batch"], row["method"], row["width"]): row for row in rows if "method" in row}
     for shape in gpu_scan.SHAPES:
         for batch in (3, 1):
-            assert sum(key[:2] == (shape, batch) for key in scans) == 7
-            assert scans[shape, batch, "brute_force", "pruned"]["recall@100"] > 0.98  # but for equal scores all of it
-            assert scans[shape, batch, "two_pass", "10"]["recall@100"] > 0.98
-    assert all(row["latency_ms"] > 0 and row["share_of_limit"] > 0 and row["host_reads"] > 0 for row in scans.values())
+            assert sum(key[:2] == (shape, batch) for key in scans) == 12
+            for exact in (("brute_force", "pruned"), ("on_gpu", "fused"), ("naive", "float32"), ("two_pass", "100")):
+                assert scans[shape, batch, *exact]["recall@100"] > 0.98, exact  # but for equal scores all of it
+            assert scans[shape, batch, "dot_product", "on_gpu"]["host_reads"] == 0
+            assert scans[shape, batch, "brute_force", "plain"]["host_reads"] > 0
+    assert all(row["latency_ms"] > 0 and row["share_of_limit"] > 0 for row in scans.values())
 
     steps = [(row["step"], row["precision"]) for row in rows if "step" in row]
     assert steps == [(name, precision) for name in gpu_step.CASES for precision in ("float32", "bfloat16")]
