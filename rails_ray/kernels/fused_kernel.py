@@ -20,7 +20,8 @@ def silu_of_half(h, has_tanh: tl.constexpr):  # type: ignore[no-untyped-def]
     return h * t + h
 
 
-@triton.jit
+# One compiled kernel for all sizes, so that what is checked when it is loaded is what runs.
+@triton.jit(do_not_specialize=["num", "num_queries", "queries_each"])
 def mol_scores(  # type: ignore[no-untyped-def]
     f,  # [B', PQ, DK * ND] components of queries
     u,  # [B', PX * PQ] their part of the gate, halved
@@ -30,9 +31,8 @@ def mol_scores(  # type: ignore[no-untyped-def]
     b1,  # [H], halved
     w2,  # [H, PX * PQ], halved
     b2,  # [PX * PQ], halved
-    rows,  # [N] items to score, if HAS_ROWS
-    out,  # [B', N]
-    num,  # N
+    out,  # [B', X]
+    num,  # X
     num_queries,  # B', a multiple of NQ
     queries_each,  # queries of a program, a multiple of NQ
     p_q: tl.constexpr,
@@ -45,11 +45,10 @@ def mol_scores(  # type: ignore[no-untyped-def]
     H: tl.constexpr,
     NQ: tl.constexpr,
     BX: tl.constexpr,
-    HAS_ROWS: tl.constexpr,
     HAS_TANH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Scores of N items for each query; inf in place of NaN, so that an overflow is looked at and not lost."""
+    """Scores of all items for each query; inf in place of NaN, so that an overflow is looked at and not lost."""
     P: tl.constexpr = PX * PQ
     operand = w1.dtype.element_ty
     first_item = tl.program_id(0).to(tl.int64) * BX
@@ -57,14 +56,8 @@ def mol_scores(  # type: ignore[no-untyped-def]
     # A component's item and number: rows of g come item by item, and padding reads as zeros.
     lines = tl.arange(0, BX * PX)
     line_places = first_item + lines // PX
-    if HAS_ROWS:
-        items = tl.load(rows + places, mask=places < num, other=0)
-        line_items = tl.load(rows + line_places, mask=line_places < num, other=0)
-    else:
-        items = places
-        line_items = line_places
     line_is_there = (line_places < num) & (lines % PX < p_x)
-    line_start = (line_items * p_x + lines % PX) * d
+    line_start = (line_places * p_x + lines % PX) * d
     dk = tl.arange(0, DK)
     p = tl.arange(0, P)
     h = tl.arange(0, H)
@@ -72,7 +65,7 @@ def mol_scores(  # type: ignore[no-untyped-def]
     is_pair = (p // PQ < p_x) & (p % PQ < p_q)
     stored = (p % PQ) * p_x + p // PQ  # v holds pairs by the query's component first
     v_tile = tl.load(
-        v + items[:, None] * (p_q * p_x) + stored[None, :], mask=(places < num)[:, None] & is_pair[None, :], other=0.0
+        v + places[:, None] * (p_q * p_x) + stored[None, :], mask=(places < num)[:, None] & is_pair[None, :], other=0.0
     ).to(tl.float32)
     if ND == 1:
         g_tile = tl.load(
@@ -113,7 +106,7 @@ def mol_scores(  # type: ignore[no-untyped-def]
         tl.store(out + (query + pair_queries) * num + pair_places, scores, mask=pair_places < num)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_items", "num_parents", "num"])
 def tile_keys(  # type: ignore[no-untyped-def]
     scores,  # [B, X]
     parents,  # [B, n] keys of the larger tiles that are looked into, if HAS_PARENTS

@@ -9,7 +9,7 @@ off by some 1e-4 to 1e-3: enough to say which items can be among the best, whose
 A shape is padded: P_Q, P_X and H to powers of two, with at least 16 pairs and 16 hidden units; d to a power of two, or
 above 128 to a multiple of 128. Padded pairs get no weight.
 
-Axes: B queries, X items, N items that are scored, P_Q / P_X components, P = P_Q * P_X, d width, H hidden width.
+Axes: B queries, X items, P_Q / P_X components, P = P_Q * P_X, d width, H hidden width.
 """
 
 import logging
@@ -25,7 +25,11 @@ from torch import Tensor
 from rails_ray.kernels.mol_scan import Gate, plain_scores
 from rails_ray.kernels.top_k import LOW_WORD, TopK
 
-LEAST_TRITON = (3, 7, 1)  # earlier ones multiply tiles wrongly on Hopper (fla-org/flash-linear-attention#640)
+LEAST_TRITON = (
+    3,
+    7,
+    1,
+)  # from 3.4 on, earlier ones compile some products wrongly on Hopper (flash-linear-attention#640)
 LEAST_OF_A_PRODUCT = 16
 WIDEST_TILE = 128  # of d, which a program holds at once
 LARGEST_LAYER = 2**15  # P * H: 64 KB of 16 bits, twice
@@ -62,8 +66,8 @@ class Tiling:
         """Choose it; None for a gate that does not fit a program.
 
         Args:
-            is_single: for one query, which takes no others' places if it has 8 components: a product of 8 columns is
-                slower, and half the work.
+            is_single: for one query. With 8 components or more it needs no padding queries: a product of 8 columns is
+                slower, but it is half the work.
         """
         p_q, p_x = num_components
         padded_q, padded_x = _power_of_two(p_q), _power_of_two(p_x)
@@ -116,15 +120,13 @@ class FusedScan:
         u: Float[Tensor, "B P"],
         g: Float[Tensor, "X P_X d"],
         v: Float[Tensor, "X P"],
-        rows: Int[Tensor, " N"] | None = None,
-    ) -> Float[Tensor, "B N"]:
+    ) -> Float[Tensor, "B X"]:
         """Scores of the items for each query; inf where a product overflowed, or a state is NaN.
 
         Args:
             g, v: item states in any floating dtype.
-            rows: the items to score, in this order; by default all.
         """
-        tiling, num = self.single if len(f) == 1 else self.tiling, len(g) if rows is None else len(rows)
+        tiling, num = self.single if len(f) == 1 else self.tiling, len(g)
         num_queries = -(-len(f) // tiling.NQ) * tiling.NQ
         found = f.new_empty(num_queries, num, dtype=torch.float32)
         if not found.numel():
@@ -147,13 +149,11 @@ class FusedScan:
                 self.first_bias,
                 self.second,
                 self.second_bias,
-                v if rows is None else rows.contiguous(),
                 found,
                 num,
                 num_queries,
                 each,
                 **vars(tiling),
-                HAS_ROWS=rows is not None,
                 HAS_TANH=f.is_cuda and torch.version.hip is None,
                 PRECISION="ieee",
                 **self.options,
@@ -167,8 +167,8 @@ class FusedScan:
 
 @torch.no_grad()
 def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: torch.dtype) -> FusedScan | None:
-    """A fused scan whose results were compared with `plain_scores` on the gate's device, a GPU, as a compiler may be
-    wrong where nothing else shows it; None, which is logged, where there is none or it is wrong.
+    """Compile a fused scan and compare it with `plain_scores` on the gate's device, a GPU, as a compiler may be wrong
+    where nothing else shows it. Return None, and log why, if there is no compiler or its result is wrong.
 
     Args:
         stored: dtype of the item states.
@@ -191,8 +191,8 @@ def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: 
 
 
 def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
-    """How far scores of random states are from `plain_scores`, over the spread of these: of all items, of rows, and of
-    one query."""
+    """How far scores of random states are from `plain_scores`, over the spread of these: of several queries, and of
+    one."""
     generator = torch.Generator().manual_seed(0)
     p_q, p_x, width = scan.tiling.p_q, scan.tiling.p_x, scan.tiling.d
 
@@ -203,10 +203,8 @@ def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
     g = F.normalize(drawn(CHECKED_ITEMS, p_x, width), dim=2).to(stored)
     u, v = drawn(CHECKED_QUERIES, p_q * p_x), drawn(CHECKED_ITEMS, p_q * p_x).to(stored)
     exact = plain_scores(f, u, g.float(), v.float(), gate)
-    rows = torch.arange(CHECKED_ITEMS - 1, -1, -1, device=g.device)
-    both = scan.scores(f, u, g, v), scan.scores(f, u, g, v, rows).flip(1)
-    first = scan.scores(f[:1], u[:1], g, v)
-    worst = max(float((own - exact[: len(own)]).abs().amax().nan_to_num(torch.inf)) for own in (*both, first))
+    found = scan.scores(f, u, g, v), scan.scores(f[:1], u[:1], g, v)
+    worst = max(float((own - exact[: len(own)]).abs().amax().nan_to_num(torch.inf)) for own in found)
     return worst / float(exact.std())
 
 

@@ -64,8 +64,8 @@ def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
     found = []
     if corpus.machine.is_gpu:
         found.append(
-            "times are of a roofline and of how much of it an H100 reached in brute_force. Other GPUs and other "
-            "methods were not measured."
+            "times are of a roofline and of how much of it an H100 reached in brute_force. Other GPUs were not "
+            "measured; other methods took longer there than brute_force."
         )
     else:
         found.append(

@@ -4,10 +4,10 @@
     2. s(x) of these in float32; the k best by s are the answer if the k-th is above max s' of the others + e
 
 e is taken from what was seen: several times the largest |s' - s| of a query's own candidates. Where an answer cannot be
-closed so, more candidates are taken, and then every item is scored in float32, as `brute_force` does it. So an answer
-is that of float32 unless an item that was left out is off by several times what the hundreds before it are.
+closed so, more candidates are taken, and then every item is scored in float32, as `brute_force` does it.
 
-The host looks once at what was computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a
+That is an estimate and no proof: an item whose own error is larger may be missed. Without a threshold the host looks
+once at what was computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a
 hundred small operators take the host longer to start than a GPU to run.
 
 Source: RAILS, Section 3 (brute force).
@@ -20,9 +20,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -46,6 +47,8 @@ SAFETY = 4.0  # times the largest error seen
 LEAST_ERROR = 1e-6
 MOST_RECORDED = 32  # queries of a batch whose search is recorded
 MOST_GRAPHS = 16
+WARMED_K = (10, 100)
+RECORDING = threading.Lock()  # CUDA records one graph of a process at a time
 
 FastScores = Callable[[QueryState, ItemState], Tensor]
 
@@ -67,9 +70,9 @@ class GpuScan:
 
     Args:
         scan: scores in float32.
-        fast: scores [B, X] that are a little off, and inf where one may be anything; None if those of `scan` are as
+        fast: scores [B, X] that are a little off, and inf where a score is unknown; None if those of `scan` are as
             fast.
-        select: gives so many of the best of each line, in any order.
+        select: returns the k best of each row, in any order.
     """
 
     is_exact = True
@@ -85,7 +88,7 @@ class GpuScan:
     @classmethod
     def of(cls, scan: BruteForce) -> "GpuScan":
         """Compile the fused kernel for a mixture, and compare it with the plain version. A first query then waits for
-        nothing to be compiled or loaded."""
+        little to be compiled or loaded."""
         items, similarity = scan.items, scan.similarity
         made = cls(scan, None)
         if isinstance(similarity, PreparedMixture):
@@ -95,16 +98,22 @@ class GpuScan:
         return made
 
     def warm_up(self) -> None:
-        """Search for a query, and for two, each as often as it takes to be recorded."""
+        """Search for one query and for several, at random, unrecorded."""
         num_query_components, num_item_components = self.scan.similarity.num_components
         device = self.scan.items.taken(slice(0, 1)).components.device
-        for num in (1, 1, 2, 2):
-            components = torch.zeros(num, num_query_components, self.scan.items.width, device=device)
+        if not len(self.scan.items):
+            return
+        for num in (1, MOST_RECORDED):
+            components = torch.randn(num, num_query_components, self.scan.items.width, device=device)
             gate = torch.zeros(num, num_query_components * num_item_components, device=device)
-            query = QueryState(components, gate if self.scan.items.has_gate else None, gate.new_ones(num))
-            self._search(query, SearchSpec(1))
+            query = QueryState(
+                F.normalize(components, dim=2), gate if self.scan.items.has_gate else None, gate.new_ones(num)
+            )
+            for k in WARMED_K:
+                self._top(query, k=k, width=min(self._width(k), len(self.scan.items)))
 
     @part("score")
+    @torch.no_grad()
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
         check_shapes(query, self.scan.similarity, self.scan.items)
@@ -117,7 +126,7 @@ class GpuScan:
     def _search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         if not len(query) or not len(self.scan.items):
             return self.scan.search(query, spec)
-        width = spec.k + 1 if self.fast is None else 2 * (spec.k + 1) + SPARE
+        width = self._width(spec.k)
         for wide in (width, WIDER * width):
             found, flags = self._answer(query, spec, min(wide, len(self.scan.items)))
             is_open, is_finite = flags.tolist()  # the host's one look
@@ -126,6 +135,10 @@ class GpuScan:
             if not is_open:
                 return found
         return self.scan.search(query, spec)
+
+    def _width(self, k: int) -> int:
+        """How many candidates are taken first."""
+        return k + 1 if self.fast is None else 2 * (k + 1) + SPARE
 
     def _answer(self, query: QueryState, spec: SearchSpec, width: int) -> tuple[SearchResult, Bool[Tensor, "2"]]:
         """The answer of so many candidates, and the flags of `Answer`."""
@@ -170,7 +183,7 @@ class GpuScan:
         nothing = torch.empty_like(outside)
         is_there = best.scores > -torch.inf
         found = Candidates(best.item_rows, is_there, nothing, nothing.bool(), nothing.bool(), [None] * len(query))
-        scores = candidate_scores(self.scan.similarity, self.scan.items, query, found)
+        scores = candidate_scores(self.scan.similarity, self.scan.items, query, found).float()
         error = (scores - best.scores).abs()
         error = SAFETY * torch.where(error.isfinite(), error, 0.0).amax(dim=1) + LEAST_ERROR
         if width < len(self.scan.items):
@@ -180,7 +193,7 @@ class GpuScan:
     def _best(self, query: QueryState, mask: Mask | None, width: int) -> TopK:
         parts = []
         for first, items in self.scan.blocks(max(BLOCK_SCORES // len(query), 1)):
-            scores = (self.fast or self.scan.similarity.scores)(query, items)
+            scores = (self.fast or self.scan.similarity.scores)(query, items).float()
             if mask is not None:
                 scores = mask.hide(scores, first)
             own = self.select(scores, min(width, scores.shape[1]))
@@ -193,8 +206,9 @@ class _Graphs:
     nothing. Sizes are powers of two, filled up with a batch's first query."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # of threads that use one stream
         self.kept: OrderedDict[tuple[int, ...], _Graph | None] = OrderedDict()
+        self.pool: Any = None  # memory that all graphs share, as no two of them run at a time
 
     def run(self, function: Callable[[QueryState], Answer], query: QueryState, key: tuple[int, ...]) -> Answer:
         size = 1 << (len(query) - 1).bit_length()
@@ -206,13 +220,17 @@ class _Graphs:
                     self.kept.popitem(last=False)
                 return function(query)
             self.kept.move_to_end(key)
-            graph = self.kept[key] or _Graph(function, query, size)
-            self.kept[key] = graph
-            return graph.run(query)
+            with torch.cuda.device_of(query.components):
+                graph = self.kept[key]
+                if graph is None:
+                    with RECORDING:
+                        graph = self.kept[key] = _Graph(function, query, size, self.pool)
+                    self.pool = graph.graph.pool()
+                return graph.run(query)
 
 
 class _Graph:
-    def __init__(self, function: Callable[[QueryState], Answer], query: QueryState, size: int) -> None:
+    def __init__(self, function: Callable[[QueryState], Answer], query: QueryState, size: int, pool: Any) -> None:
         with torch.inference_mode(False):
             self.query = map_tensors(lambda own: own.new_ones(size, *own.shape[1:]), query)
         self.fill(query)
@@ -222,7 +240,7 @@ class _Graph:
             function(self.query)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self.graph, pool, stream, capture_error_mode="thread_local"):
             self.answer = function(self.query)
 
     def fill(self, query: QueryState) -> None:
