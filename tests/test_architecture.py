@@ -1,4 +1,4 @@
-"""What may be imported where, seen from outside the linters."""
+"""Which module may import which: rules that import-linter has no words for."""
 
 import ast
 import re

@@ -53,7 +53,7 @@ def configs() -> set[type]:
 
 @cache
 def models() -> set[type]:
-    """What can encode queries and items, of the modules of families."""
+    """The classes in `families/*/model.py` that encode queries and items."""
     modules = [importlib.import_module(name) for name in modules_of("families") if name.endswith(".model")]
     classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
     return {one for one in classes if issubclass(one, nn.Module) and hasattr(one, "encode_items")}
@@ -61,7 +61,7 @@ def models() -> set[type]:
 
 @cache
 def families() -> set[type]:
-    """What serves and what trains, of each folder."""
+    """The classes of each family that serve and that train."""
     for name in modules_of("families"):
         importlib.import_module(name)
     return in_package(subclasses(ServedFamily)) - {TrainingFamily}
@@ -107,7 +107,7 @@ def folder_of(module: str) -> str:
 
 
 def violations(path: str, source: str) -> set[str]:
-    """What a module names and should not know.
+    """Names in a module that it should not know.
 
     A family's files are its own: that one of them is imported from is as good as a name. A state's module holds
     several, and the base that everyone may know.

@@ -25,7 +25,7 @@ from rails_ray.families.building import PART_ITEMS, QUERY
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
 from rails_ray.families.items import ByModel
-from rails_ray.families.recipes.emoji import emoji_mol
+from rails_ray.families.recipes.emoji import MIXTURE, emoji_mol
 from rails_ray.families.recipes.vectors import vector_mol
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.components import ComponentsConfig
@@ -53,11 +53,8 @@ CUTOFFS: dict[str, dict[str, Any]] = {
     "coverage, calibrated": {"cutoff": {"coverage": 0.9}},
     "mass, calibrated": {"cutoff": {"mass": 0.9}},
 }
-NUM_ITEMS, WIDTH, K = (
-    674_044,
-    64,
-    100,
-)  # Books, as `table5` has it; representations are as wide as its components' source
+# Books, as `table5` has it; representations are as wide as those its components are made of.
+NUM_ITEMS, WIDTH, K = 674_044, 64, 100
 LARGE_QUERIES, LARGE_CHECKED = (1, 32), 8  # of a request
 
 Results = Sequence[Mapping[str, Any]]
@@ -66,7 +63,7 @@ BodyOf = Callable[[int, int], dict[str, Any]]
 
 @dataclass
 class Kept:
-    """What a later case compares itself with."""
+    """Answers for a later case to be compared with."""
 
     answers: dict[str, Results]
 
@@ -135,7 +132,7 @@ def asked(version: local.LocalVersion, body: Mapping[str, Any]) -> Sequence[Any]
 
 
 def in_process(storage: str, expected: Mapping[str, Results]) -> dict[str, Any]:
-    """The same search in this process, on the GPU."""
+    """Search on the GPU without a server, and compare the answers."""
     opened = local.open(storage, device="cuda")
     found = {name: [own.model_dump() for own in asked(opened, body)] for name, body in CUTOFFS.items()}
     return worst(agreement(found[name], expected[name]) for name in CUTOFFS)
@@ -270,7 +267,7 @@ def large_mixture() -> RunConfig:
     return replace(vector_mol(), name="large").with_family(
         encoder=VectorsConfig(query_width=WIDTH, item_shape=(1, WIDTH)),
         components=ComponentsConfig(width=32, query_hidden=0, gate_hidden=64),
-        similarity=replace(emoji_mol().family.similarity, num_query_components=8, num_item_components=8),  # type: ignore[union-attr]
+        similarity=replace(MIXTURE, num_query_components=8, num_item_components=8),
     )
 
 

@@ -94,8 +94,8 @@ def mixture(num_steps: int) -> RunConfig:
 def chunks(num_chunks: int, num_steps: int, is_small: bool) -> RunConfig:
     """SOLAR on the emoji, all of it in float32, so that losses can be compared."""
     config = replace(text_solar(), data=DATA)
-    encoder: Any = config.family.encoder  # type: ignore[union-attr]
-    encoder = replace(encoder, num_chunks=num_chunks, hidden=64 if is_small else encoder.hidden)
+    family: Any = config.family
+    encoder = replace(family.encoder, num_chunks=num_chunks, hidden=64 if is_small else family.encoder.hidden)
     training = replace(config.training, num_steps=num_steps, precision="float32")
     return replace(config, training=training).with_family(encoder=encoder)
 
@@ -177,7 +177,7 @@ def _beside_the_gpu(store: Storage, run: str, losses: Sequence[float]) -> dict[s
 
 
 def encode_cases(system: System) -> Iterator[Case]:
-    """The same short texts by an actor with a GPU and by tasks on the CPU, published, and compared."""
+    """Encode short texts by an actor with a GPU and by tasks on the CPU, publish both, and compare them."""
     storage = system.storage("encode")
     Path(storage).mkdir()
     prepare(Path(storage), system.sized(200_000, 3_000), [])

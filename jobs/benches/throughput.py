@@ -128,7 +128,7 @@ def body_of(number: int, queries: int) -> dict[str, Any]:
 async def loaded(
     url: str, clients: int, queries: int, seconds: float, body_of: Callable[[int, int], dict[str, Any]] = body_of
 ) -> dict[str, Any]:
-    """What so many clients see.
+    """Ask with so many clients at once, and measure how long each request takes.
 
     Args:
         body_of: the body of a request, by its number and its number of queries.
@@ -154,7 +154,7 @@ async def loaded(
 
 
 def in_process(folder: str, seconds: float) -> dict[str, Any]:
-    """The same search without a server."""
+    """Search without a server, in batches of 32."""
     opened = local.open(folder)
     body = body_of(0, 32)
     took = list[float]()

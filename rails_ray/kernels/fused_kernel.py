@@ -11,7 +11,7 @@ IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 
 @triton.jit
-def silu_of_half(h, has_tanh: tl.constexpr):  # type: ignore[no-untyped-def]
+def silu_of_half(h, has_tanh: tl.constexpr):
     """silu(2 h) = h + h tanh(h)."""
     if has_tanh:
         t = tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [h], dtype=tl.float32, is_pure=True, pack=1)
@@ -22,7 +22,7 @@ def silu_of_half(h, has_tanh: tl.constexpr):  # type: ignore[no-untyped-def]
 
 # One compiled kernel for all sizes, so that what is checked when it is loaded is what runs.
 @triton.jit(do_not_specialize=["num", "num_queries", "queries_each"])
-def mol_scores(  # type: ignore[no-untyped-def]
+def mol_scores(
     f,  # [B', PQ, DK * ND] components of queries
     u,  # [B', PX * PQ] their part of the gate, halved
     g,  # [X, p_x, d] components of items, as stored
@@ -107,7 +107,7 @@ def mol_scores(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["num_items", "num_parents", "num"])
-def tile_keys(  # type: ignore[no-untyped-def]
+def tile_keys(
     scores,  # [B, X]
     parents,  # [B, n] keys of the larger tiles that are looked into, if HAS_PARENTS
     out,  # [B, N] keys of tiles

@@ -13,6 +13,7 @@ Axes: B queries, X items, P_Q / P_X components, P = P_Q * P_X, d width, H hidden
 """
 
 import logging
+import re
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -25,11 +26,8 @@ from torch import Tensor
 from rails_ray.kernels.mol_scan import Gate, plain_scores
 from rails_ray.kernels.top_k import LOW_WORD, TopK
 
-LEAST_TRITON = (
-    3,
-    7,
-    1,
-)  # from 3.4 on, earlier ones compile some products wrongly on Hopper (flash-linear-attention#640)
+# Triton 3.4 and later, before this one, compile some products wrongly on Hopper (fla-org/flash-linear-attention#640).
+LEAST_TRITON = (3, 7, 1)
 LEAST_OF_A_PRODUCT = 16
 WIDEST_TILE = 128  # of d, which a program holds at once
 LARGEST_LAYER = 2**15  # P * H: 64 KB of 16 bits, twice
@@ -101,7 +99,6 @@ class FusedScan:
         self.tiling = tiling
         self.single = Tiling.of(num_components, width, len(gate.first), is_single=True) or tiling
         self.order = _padded_order(tiling, gate.first.device)  # of pairs; P stands for padding
-        self.num_pairs = tiling.p_q * tiling.p_x
         first = self._by_pair(gate.first.float()).T / (2 * gate.temperature)  # [P', H]
         largest = float((first.abs().sum(dim=0) + gate.first_bias.abs() / 2).max())
         self.operand = operand or (torch.float16 if largest < LARGEST_IN_FLOAT16 else torch.bfloat16)
@@ -209,7 +206,7 @@ def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
 
 
 def select(scores: Float[Tensor, "B X"], k: int) -> TopK:
-    """`top_k.select` without a look at what was computed: the k best tiles by their best score, the k best tiles of
+    """`top_k.select_by_tiles` in few kernels: the k best tiles by their best score, the k best tiles of
     these, the k best scores in them, in any order. A tile that is left out has k tiles before it, each with a score
     that is higher or, if equal, of a lower row."""
     kernel = _kernel()
@@ -250,7 +247,7 @@ def _kernel() -> ModuleType | None:
     try:
         import triton
 
-        if tuple(int(part) for part in triton.__version__.split("+")[0].split(".")[:3]) < LEAST_TRITON:
+        if tuple(map(int, re.findall(r"\d+", triton.__version__)[:3])) < LEAST_TRITON:
             return None
         from rails_ray.kernels import fused_kernel
     except ImportError:

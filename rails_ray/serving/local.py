@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import torch
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ValidationError
 
@@ -144,8 +145,10 @@ def open(
         NotFoundError: if there is no such version.
         DamagedError: if a file of it differs from its manifest.
         UnsupportedError: if the version has an index and FAISS is not installed, or lacks what the cut-off needs.
-        ValueError: if the version's config names code that is not allowed, or its ranker cannot be imported.
+        ValueError: if there is no such device, if the version's config names code that is not allowed, or if its ranker
+            cannot be imported.
     """
+    check_device(device)
     opened = Version.published(Storage(storage), version, AllowedCode.given(allow_code))
     own, path = opened.family, None
     own.check_code(has_ranker=ranker is not None)  # before anything is loaded
@@ -154,6 +157,19 @@ def open(
     engine = Engine(opened, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
     shards = [ShardSearch(opened, shard, device) for shard in range(opened.num_shards)]
     return LocalVersion(opened.manifest, engine, shards, ranker, path)
+
+
+def check_device(device: str) -> None:
+    """Raises:
+    ValueError: if torch knows no such device, or sees no such GPU.
+    """
+    num_gpus = torch.cuda.device_count()
+    try:
+        found = torch.device(device)
+    except RuntimeError:  # a list of all that torch was ever built for
+        found = None
+    if found is None or (found.type == "cuda" and (found.index or 0) >= num_gpus):
+        raise ValueError(f"device must be cpu, or cuda where torch sees a GPU (it sees {num_gpus}), got {device!r}")
 
 
 def build(

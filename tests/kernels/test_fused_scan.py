@@ -60,7 +60,7 @@ def test_scores_equal_the_plain_version(shape: tuple[int, int, int, int], num_qu
         assert torch.allclose(scan.scores(*states), expected, atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("stored", [torch.float16, torch.float64])
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])
 def test_items_are_read_as_they_are_stored(stored: torch.dtype) -> None:
     gate, (f, u, g, v) = drawn((2, 4, 16, 16), 3, 20)
     g, v = g.to(stored), v.to(stored)
@@ -175,6 +175,9 @@ def test_an_old_triton_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "__version__", "3.6.0")
     try:
         assert fused_scan._kernel() is None
+        fused_scan._kernel.cache_clear()
+        monkeypatch.setattr(triton, "__version__", "3.8.0rc1+git1234")
+        assert fused_scan._kernel() is not None
     finally:
         fused_scan._kernel.cache_clear()
 

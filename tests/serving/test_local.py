@@ -40,6 +40,14 @@ def version(root: Path) -> LocalVersion:
     return local.open(str(root))
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "", "cuda:64", *([] if torch.cuda.is_available() else ["cuda"])])
+def test_a_device_that_is_not_there(root: Path, device: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"device must be cpu, or cuda where torch sees a GPU \(it sees \d+\), got '{device}'"
+    ):
+        local.open(str(root), device=device)
+
+
 def test_it_says_what_it_is(version: LocalVersion) -> None:
     assert (version.facts["version"], version.facts["num_items"], version.facts["num_shards"]) == ("v1", 60, 3)
     assert version.facts["query"] == {"text": "string"}

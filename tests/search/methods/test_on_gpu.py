@@ -1,6 +1,10 @@
 """The exact scan of a GPU. Where there is none, scores that are off by noise stand for the fused kernel's."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,11 +15,11 @@ from torch import Tensor
 from jobs.benches.gpu_measuring import Operators
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
-from rails_ray.modules.similarities.states import ItemState, QueryState, take, to
+from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take, to
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods import on_gpu
 from rails_ray.search.methods.brute_force import BruteForce
-from rails_ray.search.methods.on_gpu import FastScores, GpuScan
+from rails_ray.search.methods.on_gpu import Answer, FastScores, GpuScan
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
 from support.examples import random_states, small_mixture
@@ -102,6 +106,54 @@ def test_the_host_looks_at_nothing_before_the_end() -> None:
         assert seen.num_reads == 0
 
 
+FILL: Any = on_gpu._Graph.fill  # which reads the query alone
+
+
+class Recorded:
+    """Stands for a CUDA graph: it runs the function anew on its own query, as a replay does."""
+
+    made: ClassVar[list[int]] = []
+
+    def __init__(self, function: Callable[[QueryState], Answer], query: QueryState, size: int, pool: object) -> None:
+        self.made.append(size)
+        self.function = function
+        self.graph = SimpleNamespace(pool=lambda: "shared")
+        self.query = map_tensors(lambda own: own.new_ones(size, *own.shape[1:]), query)
+
+    def run(self, query: QueryState) -> Answer:
+        FILL(self, query)
+        scores, rows, is_truncated, flags = self.function(self.query)
+        num = len(query)
+        return Answer(scores[:num], rows[:num], is_truncated[:num], flags)
+
+
+def test_batches_are_recorded_when_they_come_again_and_filled_up_to_a_power_of_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(on_gpu, "_Graph", Recorded)
+    monkeypatch.setattr(Recorded, "made", [])
+    query, items = random_states(8, 300)
+    scan = GpuScan(BruteForce(small_mixture().prepared(), items, prune=False), None)
+    graphs = scan.graphs
+
+    def asked(lines: slice, k: int) -> Answer:
+        return graphs.run(partial(scan._top, k=k, width=k + 1), take(query, lines), (k, k + 1))
+
+    for lines in (slice(0, 3), slice(4, 8), slice(2, 5), slice(0, 1), slice(1, 2)):  # sizes 4, 4, 4, 1, 1
+        expected = scan.scan.search(take(query, lines), SearchSpec(7))
+        found = asked(lines, 7)
+        assert torch.equal(found.item_rows, expected.item_rows)
+        assert torch.equal(found.is_truncated, expected.is_truncated)
+        assert found.flags.tolist() == [False, True]
+    assert Recorded.made == [4, 1]
+    assert graphs.pool == "shared"
+    for k in range(1, on_gpu.MOST_GRAPHS + 1):  # as many others, each once: nothing is recorded, and the first are gone
+        asked(slice(0, 3), 100 + k)
+    assert Recorded.made == [4, 1]
+    asked(slice(0, 3), 7)
+    assert Recorded.made == [4, 1], "forgotten, and so asked for the first time"
+
+
 def test_a_query_that_is_not_finite_is_refused() -> None:
     query, items = random_states(3, 50)
     query.components[1, 0, 0] = torch.nan
@@ -121,6 +173,7 @@ def check_as_good(scan: GpuScan, query: QueryState, found: SearchResult, expecte
         assert len(set(rows[there].tolist())) == there.sum()
 
 
+# CI has no GPU: `python -m jobs.benches.gpu --only tests` runs it on a machine that has one.
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_every_way_gives_the_answer_of_brute_force() -> None:
     """Recorded or not, any number of queries, with thresholds and masks, from several threads."""
