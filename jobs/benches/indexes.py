@@ -39,7 +39,7 @@ from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.memory import aligned
-from rails_ray.storage.tables import ID, TEXT
+from rails_ray.storage.values import ID, TEXT
 
 NUM_QUERIES, K, HITS = 32, 10, 100
 COPIES = 3  # of an index: the same call takes 20% more or less time on another copy, by the pages it got

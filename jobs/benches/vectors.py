@@ -32,7 +32,7 @@ from rails_ray.families.data import for_data, read_data
 from rails_ray.families.recipes import by_name
 from rails_ray.families.training_family import training_family
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.tables import ID, TEXT
+from rails_ray.storage.values import ID, TEXT
 from rails_ray.training.evaluation.report import evaluate
 from rails_ray.training.piece import Given, fit
 

@@ -29,6 +29,8 @@ class InspectData(ExcludesSeen):
         queries: Likewise of the queries.
         relevance: Likewise of the relevance.
         interactions: Likewise of the interactions.
+        columns: Columns that are read in place of others, each NAME=COLUMN or TABLE.NAME=COLUMN.
+        max_dropped: Share of the rows of a table that may name items, queries or users that are not there.
         sample: Texts and vectors to look at, at most. All rows are checked, whatever it is.
         timing: Time a few steps and a few items, to tell what training and encoding will take.
         json: Print JSON alone.
@@ -39,6 +41,8 @@ class InspectData(ExcludesSeen):
     queries: str | None = None
     relevance: str | None = None
     interactions: str | None = None
+    columns: tuple[str, ...] = ()
+    max_dropped: float = 0.1
     sample: int = NUM_SAMPLED
     timing: bool = True
     json: bool = False
@@ -67,9 +71,8 @@ class InspectData(ExcludesSeen):
         with console.status("loading torch"):
             from rails_ray.cli import rendering
             from rails_ray.cli.inspecting.report import inspect
-            from rails_ray.data.sources import Sources
             from rails_ray.families.config import DataConfig
-            from rails_ray.families.data import with_data
+            from rails_ray.families.data import sources_of, with_data
             from rails_ray.families.recipes import by_name, names
 
         given = DataConfig(
@@ -78,13 +81,15 @@ class InspectData(ExcludesSeen):
             queries=self.queries,
             relevance=self.relevance,
             interactions=self.interactions,
+            columns=self.columns,
+            max_dropped=self.max_dropped,
         )
         if given.folder is None and not given.places:
             raise ValueError("give the folder of a data set, or --items and the places of its other tables, got none")
         data = with_data(by_name(names()[0]), given).data
         with rendering.bar(console, "inspect") as report:
             return inspect(
-                Sources(data.folder, data.places),
+                sources_of(data),
                 num_sampled=self.sample,
                 has_timing=self.timing,
                 exclude_seen=self.excludes_seen,
@@ -109,6 +114,8 @@ def show(report: Mapping[str, Any]) -> None:
         out.print(_times(report["times"]))
     for line in remarks(report):
         out.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    for sentence in report["notes"]:
+        out.print(f"note: {sentence}", highlight=False, markup=False, emoji=False, soft_wrap=True)
     for sentence in report["problems"]:
         out.print(f"problem: {sentence}", highlight=False, markup=False, emoji=False, soft_wrap=True)
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
 from rails_ray.storage.ids import ColumnDigest, keys_of
-from rails_ray.storage.rows import Rows, repeated_id, with_types
-from rails_ray.storage.tables import Columns, FileRows, RowBatch, Table
+from rails_ray.storage.rows import Rows, repeated_id
+from rails_ray.storage.tables import FileRows, RowBatch, Table
+from rails_ray.storage.values import Columns
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,13 @@ class CorpusScan:
 
     digests: digest of each column, by name.
     keys: a number for each item: its integer id, or a hash of its string.
+    num_null: nulls that are read as empty texts, by column.
     """
 
     rows: FileRows
     digests: dict[str, str]
     keys: NDArray[np.integer]
+    num_null: Mapping[str, int]
 
 
 @runtime_checkable
@@ -85,28 +88,23 @@ class ItemFiles:
 
     def scan(self, number: int) -> CorpusScan:
         """The contract of `ItemSource`."""
-        rows = self.table.rows(number)
-        batches = self.table.batches(self.columns, self.optional, [number])
-        return _scanned(rows, self._made(batches))
+        rows, num_null = self.table.rows(number), dict[str, int]()
+
+        def made() -> Iterator[pa.Table]:
+            for batch in self.table.batches(self.columns, self.optional, [number]):
+                for name, count in batch.num_null.items():
+                    num_null[name] = num_null.get(name, 0) + count
+                yield self.changed(batch)
+
+        return _scanned(rows, made(), num_null)
 
     def blocks(self, files: Sequence[FileRows], first_row: int, num_rows: int) -> Iterator[pa.Table]:
         """The contract of `ItemSource`."""
-        there = self.table.column_names()
-        columns = [name for name in (*self.columns, *self.optional) if name in there]
-        return self._made(self.table.part(files, first_row, num_rows, columns))
-
-    def _made(self, batches: Iterable[RowBatch]) -> Iterator[pa.Table]:
-        """Make items of batches, with the types that the first file gives: those of others may be wider."""
-        like: pa.Schema | None = None
-        for batch in batches:
-            if like is None:
-                none = self.table.schema().empty_table().select(batch.table.column_names)
-                like = self.changed(RowBatch(none, batch.file)).schema
-            yield with_types(self.changed(batch), like)
+        return map(self.changed, self.table.part(files, first_row, num_rows, self.columns, self.optional))
 
     def id_at(self, files: Sequence[FileRows], row: int) -> tuple[Any, str, int]:
         """The contract of `ItemSource`."""
-        [batch] = self.table.part(files, row, 1, ["item_id"])
+        [batch] = self.table.part(files, row, 1, {"item_id": self.columns["item_id"]})
         return batch["item_id"][0].as_py(), batch.file, batch.first_row
 
     def read(self) -> Rows:
@@ -126,7 +124,7 @@ class ListedItems:
 
     def scan(self, number: int) -> CorpusScan:
         """The contract of `ItemSource`."""
-        return _scanned(FileRows("", "", (self.items.num_rows,)), iter([self.items]))
+        return _scanned(FileRows("", "", (self.items.num_rows,)), [self.items], {})
 
     def blocks(self, files: Sequence[FileRows], first_row: int, num_rows: int) -> Iterator[pa.Table]:
         """The contract of `ItemSource`."""
@@ -147,21 +145,35 @@ class Corpus:
     query: the fields that may give a query, each with the type of its ids, its text or its numbers.
     files: what reading a query needs beside the model, by name.
     has_texts: whether the items' inputs are texts.
+    notes: a sentence on all that is left out, or read as something else, as far as that is known before a scan.
     """
 
     items: ItemFiles | ListedItems
     query: dict[str, str]
     files: Mapping[str, bytes] = field(default_factory=dict)
     has_texts: bool = False
+    notes: tuple[str, ...] = ()
 
 
-def _scanned(rows: FileRows, tables: Iterator[pa.Table]) -> CorpusScan:
+def _scanned(rows: FileRows, tables: Iterable[pa.Table], num_null: Mapping[str, int]) -> CorpusScan:
     digests, keys = dict[str, ColumnDigest](), list[NDArray[np.integer]]()
     for table in tables:
         for name in table.column_names:
             digests.setdefault(name, ColumnDigest()).add(table[name])
         keys.append(keys_of(table["item_id"]))
-    return CorpusScan(rows, {name: digest.hexdigest() for name, digest in digests.items()}, np.concatenate(keys))
+    found = np.concatenate(keys) if keys else np.empty(0, np.int64)
+    return CorpusScan(rows, {name: digest.hexdigest() for name, digest in digests.items()}, found, num_null)
+
+
+def keys_of_all(scans: Sequence[CorpusScan]) -> NDArray[np.integer]:
+    """A number for each item of all files."""
+    return np.concatenate([scan.keys for scan in scans if len(scan.keys)])  # those of no items have another type
+
+
+def num_null_of(scans: Sequence[CorpusScan]) -> dict[str, int]:
+    """The nulls of all files that are read as empty texts, by column."""
+    names = {name for scan in scans for name in scan.num_null}
+    return {name: sum(scan.num_null.get(name, 0) for scan in scans) for name in sorted(names)}
 
 
 def digest_of(scans: Sequence[CorpusScan]) -> str:
@@ -174,7 +186,8 @@ def check_distinct(source: ItemSource, scans: Sequence[CorpusScan]) -> None:
     """Raises:
     ValueError: if an id occurs in two rows, of one file or of two.
     """
-    keys, files = np.concatenate([scan.keys for scan in scans]), [scan.rows for scan in scans]
+    keys = keys_of_all(scans)
+    files = [scan.rows for scan in scans]
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
     for place in again:  # a hash may be that of another string

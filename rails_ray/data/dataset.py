@@ -79,12 +79,14 @@ class DataSet:
 
     item_inputs: what the item encoder reads, by item row: texts, vectors, or the rows themselves.
     titles: titles for people to read, by item row; None if the data set has none.
+    notes: a sentence on all that reading left out, or read as something else.
     """
 
     item_ids: ItemIds
     item_inputs: Texts | DenseRows | NDArray[np.int64]
     queries: dict[str, Queries]
     titles: Texts | None = field(default=None, kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def choosing(self, exclude_seen: bool | None) -> "DataSet":
         """Choose whether answers may hold what a query has seen."""

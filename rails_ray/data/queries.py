@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.schema.times import UNKNOWN_TIME
+
 SPLITS = ("train", "valid", "test")
 
 
@@ -87,7 +89,7 @@ class ItemLists:
 class Visits(ItemLists):
     """Histories: what somebody interacted with, in time order, when, and who it was.
 
-    times: seconds since any one moment, in the order of `rows`; -1 where it is not known. None if it never is.
+    times: seconds since 1970, in the order of `rows`; `UNKNOWN_TIME` where it is not known. None if it never is.
     users: number of the user of each query, -1 if it is not known; None if no user is known.
     """
 
@@ -103,7 +105,7 @@ class Visits(ItemLists):
     @staticmethod
     def one(rows: Sequence[int], times: Sequence[int] | None = None, user: int = -1) -> "Visits":
         """A single history."""
-        known = np.array([-1] * len(rows) if times is None else times, np.int64)
+        known = np.array([UNKNOWN_TIME] * len(rows) if times is None else times, np.int64)
         return Visits(np.array([0, len(rows)]), np.array(rows, np.int64), known, np.array([user], np.int64))
 
     @staticmethod

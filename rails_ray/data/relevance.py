@@ -3,7 +3,9 @@
     queries     query_id (integer or string, distinct), split ("train", "valid" or "test"), and what is asked
     relevance   query_id, item_id: this item answers this query
 
-Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
+A split may also be "validation", "val" or "dev", for "valid". Rows of relevance that name an unknown query or item are
+left out, and counted. Queries that no item answers are left out. If no query is of split "valid", every tenth one of
+"train" is.
 """
 
 from collections.abc import Callable, Collection
@@ -14,9 +16,10 @@ from numpy.typing import NDArray
 
 from rails_ray.data.queries import SPLITS, Inputs, ItemLists, Queries
 from rails_ray.data.sources import Sources
-from rails_ray.storage.rows import Rows, check_distinct, rows_of
-from rails_ray.storage.tables import ID
+from rails_ray.storage.rows import Rows, check_distinct
+from rails_ray.storage.values import REFERENCE
 
+SPLIT_NAMES = {split: split for split in SPLITS} | dict.fromkeys(("validation", "val", "dev"), "valid")
 HELD_OUT = 10  # one training query in so many is for validation, if a data set has no such queries
 
 
@@ -64,17 +67,29 @@ def no_queries(inputs: Inputs) -> dict[str, Queries]:
     return {split: Queries(inputs, none) for split in SPLITS}
 
 
-def _splits(queries: Rows) -> NDArray[np.int64]:
-    """The number of each query's split."""
+def splits_of(queries: Rows) -> NDArray[np.int64]:
+    """The number of each query's split, as its table says it.
+
+    Raises:
+        ValueError: if it is none.
+    """
     column = queries["split"]
     split_of: NDArray[np.int64] = np.full(len(queries), -1)
-    for number, split in enumerate(SPLITS):
-        split_of[pc.equal(column, split).to_numpy()] = number
+    for name, split in SPLIT_NAMES.items():
+        split_of[pc.equal(column, name).to_numpy()] = SPLITS.index(split)
     wrong = np.flatnonzero(split_of < 0)
     if len(wrong):
         file, row = queries.where(int(wrong[0]))
         value = column[int(wrong[0])].as_py()
-        raise ValueError(f"column 'split' of {file} must be one of {', '.join(SPLITS)}, got {value!r} in row {row}")
+        raise ValueError(
+            f"column 'split' of {file} must be one of {', '.join(SPLIT_NAMES)}, got {value!r} in row {row}"
+        )
+    return split_of
+
+
+def _splits(queries: Rows) -> NDArray[np.int64]:
+    """The number of each query's split; without any for validation, some of training's are for it."""
+    split_of = splits_of(queries)
     train, valid = SPLITS.index("train"), SPLITS.index("valid")
     if not (split_of == valid).any():
         split_of[np.flatnonzero(split_of == train)[HELD_OUT - 1 :: HELD_OUT]] = valid
@@ -83,9 +98,9 @@ def _splits(queries: Rows) -> NDArray[np.int64]:
 
 def _relevant(sources: Sources, queries: Rows, items: Rows) -> ItemLists:
     """The items that answer each query, each once and in their order."""
-    relevance = sources.table("relevance").read({"query_id": ID, "item_id": ID})
+    relevance = sources.read("relevance", {"query_id": REFERENCE, "item_id": REFERENCE})
     check_distinct(queries, "query_id")
-    pairs = np.stack([rows_of(relevance, queries, "query_id"), rows_of(relevance, items, "item_id")])
-    pairs = np.unique(pairs, axis=1)  # by query, then by item
+    _, known = sources.references("relevance", relevance, {"query_id": queries, "item_id": items})
+    pairs = np.unique(np.stack(known), axis=1)  # by query, then by item
     starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[0], minlength=len(queries)))])
     return ItemLists(starts, pairs[1])

@@ -1,26 +1,46 @@
-"""Where the tables of a data set are: in one folder, or each in a place of its own."""
+"""Where the tables of a data set are: in one folder, or each in a place of its own; and what is left out of them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import tables
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.rows import Rows, find_rows
 from rails_ray.storage.tables import Table
+from rails_ray.storage.values import Columns
 
 NAMES = ("items", "queries", "relevance", "interactions", "users")
+COLUMNS = (  # that can be read from a column of another name
+    *("item_id", "query_id", "user_id", "text", "title", "split", "vector", "feature_indices", "feature_values"),
+    *("position", "timestamp", "scores"),
+)
+MOST_DROPPED = 0.1  # rows of a table that may name what is not there, unless the caller says another share
+SHOWN = 3  # names of files in a sentence
 
 
 @dataclass(frozen=True)
 class Sources:
     """
-    folder: local or s3://bucket/prefix; a table NAME is its file NAME.parquet, or its folder NAME.parquet or NAME. None
-        if every table has a place of its own.
+    folder: local, or a URL such as s3://bucket/prefix; a table NAME is its file NAME.parquet, or its folder
+        NAME.parquet or NAME. None if every table has a place of its own.
     places: files, folders or patterns of tables that are elsewhere, by the names of the tables.
+    columns: columns that are read in place of others, by the name of that column (`item_id`), or of it in one table
+        (`queries.text`).
+    max_dropped: share of the rows of a table that may name items, queries or users that are not there.
+    notes: a sentence on all that reading left out, or read as something else; reading adds to it.
     """
 
     folder: str | None
     places: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    max_dropped: float = MOST_DROPPED
+    notes: list[str] = field(default_factory=list, compare=False)
+    _tables: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         return str(Storage(self.folder)) if self.folder is not None else next(iter(self.places.values()), "nothing")
@@ -30,19 +50,42 @@ class Sources:
 
         Raises:
             NotFoundError: if there is none.
+            ValueError: if there are two.
         """
+        if name not in self._tables:
+            self._tables[name] = replace(self._find(name), renamed=self._renamed(name))
+        return self._tables[name]
+
+    def _find(self, name: str) -> Table:
         if name in self.places:
             return tables.find(self.places[name])
         if self.folder is None:
             raise NotFoundError(f"the table of {name} must be somewhere, got no folder and no place: name one")
-        for place in (f"{name}.parquet", name):
+        found = list[Table]()
+        for file in (f"{name}.parquet", name):
             try:
-                return tables.find(f"{Storage(self.folder)}/{place}")
+                found.append(tables.find(f"{Storage(self.folder)}/{file}"))
             except NotFoundError:
                 continue
-        raise NotFoundError(
-            f"{Storage(self.folder)}/{name}.parquet must exist, got no such file, and no folder {name} of Parquet files"
-        )
+        if not found:
+            raise NotFoundError(
+                f"{Storage(self.folder)}/{name}.parquet must exist, got no such file, and no folder {name} of Parquet "
+                "files"
+            )
+        if len(found) > 1:
+            raise ValueError(
+                f"{self} must have one table {name}, got {name}.parquet and a folder {name}: name one of them with "
+                f"--data.{name}"
+            )
+        return found[0]
+
+    def _renamed(self, name: str) -> dict[str, str]:
+        """The columns of a table that are read in place of others; those for one table come first."""
+        everywhere = {column: given for column, given in self.columns.items() if "." not in column}
+        prefix = f"{name}."
+        return everywhere | {
+            column.removeprefix(prefix): given for column, given in self.columns.items() if column.startswith(prefix)
+        }
 
     def has(self, name: str) -> bool:
         """Return whether there is such a table."""
@@ -51,3 +94,96 @@ class Sources:
         except NotFoundError:
             return False
         return True
+
+    def open(self, name: str) -> Table:
+        """The table of a name, with a note on the files that are no part of it.
+
+        Raises:
+            NotFoundError: if there is none.
+            ValueError: if there are two, or a file is not Parquet.
+        """
+        table = self.table(name)
+        if table.left_out:
+            self.note(
+                f"{name}: {len(table.left_out):,} other file{'s' * (len(table.left_out) > 1)} left out "
+                f"({shown(table.left_out)})"
+            )
+        empty = [footer.name for footer in table.footers if not footer.num_rows]
+        if empty:
+            self.note(f"{name}: {len(empty):,} of {len(table.paths):,} files hold no row ({shown(empty)})")
+        return table
+
+    def read(self, name: str, columns: Columns, optional: Columns | None = None, **how: Any) -> Rows:
+        """All rows of a table, with a note on what was left out. Raises what `open` and `Table.read` do."""
+        rows = self.open(name).read(columns, optional, **how)
+        for note in null_notes(name, rows.num_null, len(rows)):
+            self.note(note)
+        return rows
+
+    def check_columns(self) -> None:
+        """Raises:
+        ValueError: if a column that is to be read in place of another is in no table that was opened.
+        """
+        for name, column in self.columns.items():
+            prefix, _, _ = name.rpartition(".")
+            opened = [table for own, table in self._tables.items() if prefix in ("", own)]
+            if opened and not any(column in footer.columns for table in opened for footer in table.footers):
+                there = ", ".join(dict.fromkeys(own for table in opened for own in table.column_names))
+                raise ValueError(f"--data.columns {name}={column} must name a column of the data, got {there}")
+
+    def note(self, sentence: str) -> None:
+        """Take down what was left out, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def references(
+        self, name: str, rows: Rows, known: Mapping[str, Rows]
+    ) -> tuple[NDArray[np.bool_], list[NDArray[np.int64]]]:
+        """Which rows of a table name what is there, and the rows that these name in each of the other tables.
+
+        Args:
+            known: the tables that have the ids of columns, by column.
+
+        Raises:
+            ValueError: if ids have another type, or more rows than `max_dropped` name what is not there.
+        """
+        found = {column: find_rows(rows, other, column) for column, other in known.items()}
+        is_kept = np.ones(len(rows), dtype=bool)
+        for column, places in found.items():
+            num_lost = int((places < 0).sum())
+            if num_lost:
+                self._note_dropped(name, rows, column, places, known[column])
+            is_kept &= places >= 0
+        return is_kept, [places[is_kept] for places in found.values()]
+
+    def _note_dropped(self, name: str, rows: Rows, column: str, places: NDArray[np.int64], known: Rows) -> None:
+        lost = np.flatnonzero(places < 0)
+        file, row = rows.where(int(lost[0]))
+        value = rows[column][int(lost[0])].as_py()
+        count = f"{len(lost):,} of {len(rows):,} rows"
+        if len(lost) > self.max_dropped * len(rows):
+            raise ValueError(
+                f"column {column!r} of {file} must be in {known.name}, got {value!r} in row {row}, and so in {count}: "
+                f"mend the ids, or leave such rows out with --data.max-dropped {ceiling(len(lost) / len(rows))}"
+            )
+        self.note(f"{name}: {count} left out, as {column} is not in {known.name}: {value!r} in row {row} of {file}")
+
+
+def null_notes(name: str, num_null: Mapping[str, int], num_rows: int) -> list[str]:
+    """A sentence on the texts of a table that are null; a title may be."""
+    return [
+        f"{name}: {number:,} of {num_rows:,} values of column {column!r} are null, read as empty texts"
+        for column, number in num_null.items()
+        if number and column != "title"
+    ]
+
+
+def ceiling(share: float) -> float:
+    """A share in hundredths, rounded up."""
+    return float(np.ceil(share * 100 - 1e-9) / 100)
+
+
+def shown(paths: Sequence[str]) -> str:
+    """Some names of files."""
+    names = ", ".join(path.rpartition("/")[2] for path in paths[:SHOWN])
+    return names if len(paths) <= SHOWN else f"{names}, .."

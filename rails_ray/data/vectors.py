@@ -5,7 +5,7 @@ Axes: Q rows, P vectors of a row, D width of a vector.
 
 import math
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from rails_ray.errors import StorageError
 from rails_ray.storage.tables import RowBatch, Table
-
-VECTOR = ("list of floats", "list of integers", "list of lists of floats")
+from rails_ray.storage.values import VECTOR, Kind, is_list
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,16 @@ class VectorShape:
     file: str
 
     @staticmethod
-    def of(table: Table, column: str, kinds: Sequence[str] = VECTOR) -> "VectorShape":
+    def of(table: Table, column: str, kind: Kind = VECTOR) -> "VectorShape":
         """The shape of a column's rows.
 
         Args:
-            kinds: the kinds that the column may have.
+            kind: the kind that the column may have.
 
         Raises:
             ValueError: if the first row is no vector.
         """
-        first = next(table.batches({column: kinds}, numbers=[0]))
+        first = next(table.batches({column: kind}))
         row = first[column][0].as_py()
         is_several = bool(row) and isinstance(row[0], list)
         sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)
@@ -56,6 +55,11 @@ def vectors_of(batch: RowBatch, column: str, shape: VectorShape) -> NDArray[np.f
         ValueError: if a row has another shape, a null, or a number that is not finite in float32.
     """
     values, num_rows = batch[column].combine_chunks(), len(batch[column])
+    is_several = is_list(values.type.value_type)
+    if is_several != (len(shape.sizes) > 1):
+        names = ["a vector in every row", "several vectors in every row"]
+        must, got = names if is_several else reversed(names)
+        raise ValueError(f"column {column!r} of {batch.file} must hold {must} as row 0 of {shape.file}, got {got}")
     for depth, size in enumerate(shape.sizes):
         check_numbers(batch, column, values, np.arange(num_rows + 1) * math.prod(shape.sizes[:depth]))
         lengths = pc.list_value_length(values).to_numpy()

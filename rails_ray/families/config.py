@@ -12,6 +12,7 @@ import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
+from rails_ray.data.sources import COLUMNS, MOST_DROPPED, NAMES
 from rails_ray.families.bm25.config import Bm25Config
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.rbe.config import RbeConfig
@@ -34,6 +35,10 @@ class DataConfig:
         queries: likewise of the queries.
         relevance: likewise of the relevance.
         interactions: likewise of the interactions.
+        columns: columns that are read in place of others, each NAME=COLUMN or TABLE.NAME=COLUMN, such as
+            item_id=ITEM_ID or queries.text=question; several may be joined by commas.
+        max_dropped: share of the rows of a table that may name items, queries or users that are not there: such rows
+            are left out and counted; above it the data are refused.
         exclude_seen: whether an answer passes over the items of its query's history: in validation, evaluation, tuning
             and calibration, and in a server for requests that do not say. None: not chosen, so it does.
         num_valid: emoji queries held out for validation; a folder's tables name their own.
@@ -46,6 +51,8 @@ class DataConfig:
     queries: str | None = None
     relevance: str | None = None
     interactions: str | None = None
+    columns: tuple[str, ...] = ()
+    max_dropped: float = MOST_DROPPED
     exclude_seen: bool | None = None
     num_valid: int = 2000
     num_test: int = 2000
@@ -55,18 +62,45 @@ class DataConfig:
         for name in ("num_valid", "num_test"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.max_dropped <= 1:
+            raise ValueError(f"max_dropped must be from 0 to 1, got {self.max_dropped}")
+        _ = self.renamed  # raises
 
     def over(self, former: "DataConfig") -> "DataConfig":
         """These data in place of former ones: a folder takes the place of all tables, single tables of what they name.
         A choice about seen items holds until another is made."""
         places: dict[str, Any] = self.places
         chosen = former.exclude_seen if self.exclude_seen is None else self.exclude_seen
-        return replace(self if self.folder is not None else replace(former, **places), exclude_seen=chosen)
+        return replace(
+            self if self.folder is not None else replace(former, **places),
+            exclude_seen=chosen,
+            columns=self.columns or former.columns,
+            max_dropped=former.max_dropped if self.max_dropped == MOST_DROPPED else self.max_dropped,
+        )
 
     @property
     def excludes_seen(self) -> bool:
         """The choice, or True without one: answers pass over the items of their query's history."""
         return self.exclude_seen is not False
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The columns that are read in place of others, by the name of that column.
+
+        Raises:
+            ValueError: if one is not written as NAME=COLUMN, or nothing is called so.
+        """
+        found = {}
+        for pair in ",".join(self.columns).split(",") if self.columns else ():
+            name, separator, column = pair.partition("=")
+            table, _, last = name.rpartition(".")
+            if not separator or not column or last not in COLUMNS or table not in ("", *NAMES):
+                raise ValueError(
+                    f"--data.columns must be NAME=COLUMN or TABLE.NAME=COLUMN with a NAME of {', '.join(COLUMNS)}, got "
+                    f"{pair!r}"
+                )
+            found[name] = column
+        return found
 
     @property
     def places(self) -> dict[str, str]:

@@ -26,10 +26,12 @@ def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | Non
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`.
     """
-    own = training_family(config)
+    own, found = training_family(config), sources(config, storage)
     if needed is None:
         needed = SPLITS if own.trains else ()
-    return own.form.read(sources(config, storage), needed).choosing(config.data.exclude_seen)
+    read = own.form.read(found, needed).choosing(config.data.exclude_seen)
+    found.check_columns()
+    return replace(read, notes=tuple(found.notes))
 
 
 def training_queries(config: RunConfig, storage: str) -> Queries:
@@ -47,8 +49,10 @@ def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`, and if the model cannot encode these items.
     """
-    own = training_family(with_data(config, config.data))
-    corpus = own.form.corpus(sources(config, storage))
+    own, found = training_family(with_data(config, config.data)), sources(config, storage)
+    corpus = own.form.corpus(found)
+    found.check_columns()
+    corpus = replace(corpus, notes=tuple(found.notes))
     if own.has_a_row_for_each_item:
         own.with_items(ItemIds(corpus.items.read()["item_id"]))
     return corpus
@@ -71,7 +75,7 @@ def sources(config: RunConfig, storage: Storage) -> Sources:
     check_has_data(config)
     data = with_data(config, config.data).data
     if data.folder is not None or data.places:
-        return Sources(data.folder, data.places)
+        return sources_of(data)
     packaged, sizes = training_family(config).form.packaged, (data.num_valid, data.num_test, data.split_seed)
     assert packaged is not None
     folder = Storage(f"{storage}/data/{packaged.name}-{'-'.join(map(str, sizes))}")
@@ -80,6 +84,11 @@ def sources(config: RunConfig, storage: Storage) -> Sources:
         for name in packaged.files:
             folder.write(f"{name}.parquet", parquet.to_bytes(getattr(made, name)))
     return Sources(str(folder))
+
+
+def sources_of(data: DataConfig) -> Sources:
+    """The tables that a config names."""
+    return Sources(data.folder, data.places, data.renamed, data.max_dropped)
 
 
 def with_data(config: RunConfig, data: DataConfig) -> RunConfig:

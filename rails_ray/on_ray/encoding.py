@@ -7,6 +7,7 @@ a time, so that no process holds more than a part and a batch.
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,18 @@ from numpy.typing import NDArray
 
 from rails_ray import counting
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
-from rails_ray.data.corpus import CorpusScan, ItemFiles, ItemSource, ListedItems, check_distinct, digest_of, item_inputs
+from rails_ray.data.corpus import (
+    CorpusScan,
+    ItemFiles,
+    ItemSource,
+    ListedItems,
+    check_distinct,
+    digest_of,
+    item_inputs,
+    keys_of_all,
+    num_null_of,
+)
+from rails_ray.data.sources import null_notes
 from rails_ray.errors import DamagedError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig
@@ -52,11 +64,13 @@ class Scanned:
     files: what each file holds.
     digest: sha256 of all items.
     num_in: items of each shard among every `part_items` items [tasks, shards]; None unless shards are by hash.
+    num_null: nulls that are read as empty texts, by column.
     """
 
     files: Sequence[FileRows]
     digest: str
     num_in: NDArray[np.int64] | None
+    num_null: Mapping[str, int]
 
     @property
     def num_items(self) -> int:
@@ -135,6 +149,8 @@ def encode(
     own.check_code(has_ranker=True)  # before any work; whether a new item calls the ranker is not known yet
     corpus = read_corpus(run_config, store)
     scanned = scan(corpus.items, part_items, num_shards if shard_by == "hash" else None)
+    for note in [*corpus.notes, *null_notes("items", scanned.num_null, scanned.num_items)]:
+        logging.getLogger(__name__).warning(note)
     if num_shards > scanned.num_items:
         raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")
     if scanned.num_in is not None and not (sizes := scanned.num_in.sum(axis=0)).all():
@@ -263,11 +279,11 @@ def _together(source: ItemSource, part_items: int, num_shards: int | None, *scan
     check_distinct(source, scans)
     num_in = None
     if num_shards is not None:
-        shards = shards_of(np.concatenate([scan.keys for scan in scans]), num_shards)
+        shards = shards_of(keys_of_all(scans), num_shards)
         tasks = np.arange(len(shards)) // part_items
         counts = np.bincount(tasks * num_shards + shards, minlength=(int(tasks[-1]) + 1) * num_shards)
         num_in = counts.reshape(-1, num_shards)
-    return Scanned([scan.rows for scan in scans], digest_of(scans), num_in)
+    return Scanned([scan.rows for scan in scans], digest_of(scans), num_in, num_null_of(scans))
 
 
 def _plan(

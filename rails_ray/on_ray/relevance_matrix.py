@@ -15,11 +15,11 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.forms import FORMS
 from rails_ray.data.queries import SPLITS
+from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
 from rails_ray.modules.encoders.frozen import digest_of_files
@@ -28,12 +28,13 @@ from rails_ray.on_ray.task_runner import run_tasks
 from rails_ray.reranking.rankers import TEXT, HeavyRanker, RankerCandidates
 from rails_ray.reranking.rankers.calling import ScoredCandidates, ranker_of, score_all
 from rails_ray.schema.ranker import RankerConfig
-from rails_ray.storage import relevances, tables
+from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ColumnDigest
 from rails_ray.storage.relevances import Matrix
 from rails_ray.storage.rows import check_distinct
-from rails_ray.storage.tables import ID
+from rails_ray.storage.values import FILLED_TEXT, ID
+from rails_ray.storage.values import TEXT as TEXT_COLUMN
 
 NUM_PROBED = 16  # queries, and items, that show whether a ranker scores anything
 
@@ -223,8 +224,8 @@ def _items(storage: str, name: str, attempt: str) -> RankerCandidates:
 def _sampled(folder: str, sampling: Sampling) -> tuple[pa.Table, pa.Table]:
     """The tables of items and queries of a matrix."""
     sources, draws = Sources(folder), np.random.default_rng(sampling.seed)
-    items = sources.table("items").read({"item_id": ID, "text": tables.TEXT}, {"title": tables.TEXT})
-    queries = sources.table("queries").read({"query_id": ID, "text": tables.TEXT, "split": tables.TEXT})
+    items = sources.read("items", {"item_id": ID, "text": FILLED_TEXT}, {"title": FILLED_TEXT})
+    queries = sources.read("queries", {"query_id": ID, "text": FILLED_TEXT, "split": TEXT_COLUMN})
     check_distinct(items, "item_id")
     check_distinct(queries, "query_id")
     kept = np.arange(len(items))
@@ -233,8 +234,9 @@ def _sampled(folder: str, sampling: Sampling) -> tuple[pa.Table, pa.Table]:
             raise ValueError(f"num_items must be at most the {len(items)} of {sources}, got {sampling.num_items}")
         kept = np.sort(draws.permutation(len(items))[: sampling.num_items])
     sampled = list[int]()
-    for split in SPLITS:
-        rows = np.flatnonzero(pc.equal(queries["split"], split).to_numpy())
+    split_of = splits_of(queries)
+    for place, split in enumerate(SPLITS):
+        rows = np.flatnonzero(split_of == place)
         num = sampling.num_queries.get(split, len(rows))
         if num > len(rows):
             raise ValueError(f"num_queries of {split} must be at most the {len(rows)} of {sources}, got {num}")

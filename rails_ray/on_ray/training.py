@@ -194,7 +194,7 @@ def begin(run_config: RunConfig, storage: Storage, run: str | None = None, allow
     run_config = config.checked(for_data(run_config, read, allowed))
     own = training_family(run_config, allowed)
     pieces, leave = own.pieces(), own.begin(read)
-    for remark in own.remarks(read):
+    for remark in [*read.notes, *own.remarks(read)]:
         logging.getLogger(__name__).warning(remark)
     run = run or timed_name(run_config.name)
     config_json, digest = config.to_json(run_config), read.digest()

@@ -9,6 +9,8 @@ from pydantic_core import CoreSchema, core_schema
 
 SUPPORTS = "supports"  # of a query that is read, not of a request: a heavy ranker's score of each support
 LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
+LARGEST_TIME = 2**63  # nanoseconds of a signed integer of 64 bits
+LONGEST_TIME = 64  # characters
 LARGEST_NUMBER = 1e6  # of an embedding: far above what towers make, far below where float32 products overflow
 LONGEST_ECHO = 60  # characters of what a request said, in a sentence about it
 
@@ -19,6 +21,14 @@ class _Id:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         message = "Input should be a string or an integer"
         return core_schema.custom_error_schema(handler(source), "item_id", custom_error_message=message)
+
+
+class _Time:
+    """A number or a text, with one error, as `_Id` has it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        message = f"Input should be a number up to {LARGEST_TIME:g} or a text in ISO 8601"
+        return core_schema.custom_error_schema(handler(source), "time", custom_error_message=message)
 
 
 class _Key:
@@ -35,6 +45,12 @@ class _Key:
 # Numbers are strict: an integer will do for a float, but neither "3", true nor, for an integer, 3.0.
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 IdField = Annotated[StrictStr | StrictInt, _Id()]
+TimeField = Annotated[
+    Annotated[str, Field(strict=True, max_length=LONGEST_TIME)]
+    | Annotated[int, Field(strict=True, ge=-LARGEST_TIME, le=LARGEST_TIME)]
+    | Annotated[float, Field(strict=True, ge=-LARGEST_TIME, le=LARGEST_TIME, allow_inf_nan=False)],
+    _Time(),
+]
 FeatureNumber = Annotated[int, _Key()]
 
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, model_validator
 
-from rails_ray.schema.fields import LARGEST_INTEGER, FeatureNumber, Finite, IdField
+from rails_ray.schema.fields import FeatureNumber, Finite, IdField, TimeField
+from rails_ray.schema.times import seconds_of
 
-Timestamp = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
 ItemList = Annotated[list[IdField], Field(min_length=1, max_length=10_000, fail_fast=True)]
 Features = Annotated[
     dict[FeatureNumber, Finite],
@@ -66,8 +66,10 @@ class QueryInput(Strict):
         None, description="Items in time order; ids that the index does not know are ignored."
     )
     user_id: IdField | None = Field(None, description="A user whose history the index holds.")
-    timestamps: Annotated[list[Timestamp], Field(max_length=10_000, fail_fast=True)] | None = Field(
-        None, description="When each item of the history was: seconds since 1970, not going backwards."
+    timestamps: Annotated[list[TimeField], Field(max_length=10_000, fail_fast=True)] | None = Field(
+        None,
+        description="When each item of the history was, not going backwards: numbers since 1970, in seconds or in a "
+        "finer unit, which shows by their size, or texts in ISO 8601.",
     )
     exclude_seen: StrictBool | None = Field(
         None,
@@ -83,4 +85,9 @@ class QueryInput(Strict):
         exactly_one(self, QUERY_FIELDS)
         if self.timestamps is not None and self.history is None:
             raise ValueError("must have history beside timestamps, got none")
+        if self.timestamps is not None:
+            try:
+                self.timestamps = list(seconds_of(self.timestamps))
+            except ValueError as error:
+                raise ValueError(f"must have timestamps that {error}") from None
         return self

@@ -82,6 +82,8 @@ class Files(Protocol):
     def swap(self, path: str, data: bytes, tag: str) -> bool:
         """Write if the file is in state `tag`; returns whether it was written."""
 
+    def walk(self, path: str) -> list[str]: ...
+
     def list(self, path: str) -> list[str]: ...
 
     def delete(self, path: str) -> None: ...
@@ -211,6 +213,10 @@ class Storage:
             raise ConflictError(
                 f"{self}/{path} must still be as it was read, got a change that someone else wrote first: read it again"
             )
+
+    def walk(self, path: str) -> list[str]:
+        """Sorted paths of the files in a folder and in those below it, without names that start with a dot."""
+        return self.files.walk(_down(path))
 
     def list(self, path: str) -> builtins.list[str]:
         """Sorted names in a folder, without those that start with a dot; empty if there is no folder."""

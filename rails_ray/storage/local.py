@@ -117,6 +117,13 @@ class LocalFiles:
             part.replace(target)
             return True
 
+    def walk(self, path: str) -> list[str]:
+        folder = self._root / path
+        if not folder.is_dir():
+            return []
+        with self._own_errors("list the folder", path):
+            return sorted(self._below(folder, set()))
+
     def list(self, path: str) -> list[str]:
         with self._own_errors("list the folder", path):
             try:
@@ -124,6 +131,17 @@ class LocalFiles:
             except (FileNotFoundError, NotADirectoryError):
                 return []
             return sorted(name for name in names if not name.startswith("."))
+
+    def _below(self, folder: Path, seen: set[Path]) -> Iterator[str]:
+        """The files of a folder and of those below it; each folder once, as a link may lead back."""
+        seen.add(folder.resolve())
+        for entry in folder.iterdir():
+            if entry.name.startswith("."):
+                continue
+            if entry.is_file():
+                yield entry.relative_to(self._root).as_posix()
+            elif entry.is_dir() and entry.resolve() not in seen:
+                yield from self._below(entry, seen)
 
     def delete(self, path: str) -> None:
         with self._own_errors("delete the file", path):

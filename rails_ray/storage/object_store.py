@@ -26,7 +26,7 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore
 
 from rails_ray.errors import NotFoundError, RailsRayError, StorageError
-from rails_ray.storage.remote import Ranges, check_conditional, hashed
+from rails_ray.storage.remote import Ranges, below, check_conditional, hashed
 
 RETRIES: Any = {
     "max_retries": 4,
@@ -108,6 +108,11 @@ class ObjectStoreFiles:
 
     def swap(self, path: str, data: bytes, tag: str) -> bool:
         return self._put(path, data, json.loads(tag))
+
+    def walk(self, path: str) -> list[str]:
+        folder, start = self._key(path), len(self._prefix and f"{self._prefix}/")
+        found = self._run("list", path, lambda _: obstore.list(self._store, folder or None).collect())
+        return below([entry["path"][start:] for entry in found or []], path)
 
     def list(self, path: str) -> list[str]:
         folder = self._key(path)

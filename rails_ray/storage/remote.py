@@ -3,7 +3,7 @@
 import hashlib
 import io
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,12 @@ def check_conditional(files: Any, headers: str) -> None:
             f"storage {files} must honour conditional writes ({headers}), got a server that ignores them: update it, "
             "or use a bucket on a server that honours them"
         )
+
+
+def below(paths: Iterable[str], folder: str) -> list[str]:
+    """Sorted paths of files in a folder, without hidden ones and the markers of empty folders."""
+    names = ((path, path.removeprefix(folder).strip("/").split("/")) for path in paths if not path.endswith("/"))
+    return sorted(path for path, parts in names if not any(part.startswith(".") for part in parts))
 
 
 class Ranges(io.RawIOBase):

@@ -5,8 +5,8 @@ nothing behind.
 """
 
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,13 @@ class Rows:
     """Columns that were read of a table.
 
     files, ends: its files, and the number of rows up to the end of each.
+    num_null: nulls that were read as empty texts, by column.
     """
 
     table: pa.Table
     files: tuple[str, ...]
     ends: tuple[int, ...]
+    num_null: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -112,19 +114,37 @@ def rows_of(references: Rows, known: Rows, column: str) -> NDArray[np.int64]:
     """The row in `known` of each id in a column of both tables.
 
     Raises:
-        ValueError: if the ids have another type, or one of them is unknown.
+        ValueError: if an id is unknown.
     """
-    ids, known_ids = references[column], known[column]
-    if pa.types.is_integer(ids.type) != pa.types.is_integer(known_ids.type):
-        raise ValueError(
-            f"column {column!r} of {references.name} must be of type {known_ids.type} as in {known.name}, got "
-            f"{ids.type}"
-        )
-    wide = pa.int64() if pa.types.is_integer(known_ids.type) else pa.large_string()  # a narrow type would wrap around
-    found = pc.index_in(ids.cast(wide, safe=False), value_set=known_ids.cast(wide, safe=False))
-    if found.null_count:
-        number = int(np.flatnonzero(found.is_null().to_numpy())[0])
-        file, row = references.where(number)
-        value = ids[number].as_py()
+    found = find_rows(references, known, column)
+    lost = np.flatnonzero(found < 0)
+    if len(lost):
+        file, row = references.where(int(lost[0]))
+        value = references[column][int(lost[0])].as_py()
         raise ValueError(f"column {column!r} of {file} must be in {known.name}, got {value!r} in row {row}")
-    return np.asarray(found.to_numpy(), dtype=np.int64)
+    return found
+
+
+def find_rows(references: Rows, known: Rows, column: str) -> NDArray[np.int64]:
+    """The row in `known` of each id in a column of both tables; -1 for an unknown one and for null.
+
+    Integers are found among texts that write them in the usual way, and the other way round: "7", but not "007".
+    """
+    ids, known_ids = _alike(references[column], known[column])
+    found = pc.index_in(ids, value_set=known_ids, skip_nulls=True)
+    return np.asarray(found.fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def _alike(ids: pa.ChunkedArray, known: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Two columns of ids as one type; integers that do not fit it are null."""
+    if ids.type == known.type:
+        return ids, known
+    if pa.types.is_integer(ids.type) and pa.types.is_integer(known.type):
+        return _signed(ids), _signed(known)
+    return ids.cast(pa.large_string()), known.cast(pa.large_string())
+
+
+def _signed(ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    if ids.type == pa.uint64():
+        ids = pc.if_else(pc.less(ids, pa.scalar(2**63, pa.uint64())), ids, None)
+    return ids.cast(pa.int64())

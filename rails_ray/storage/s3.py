@@ -32,7 +32,7 @@ from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
 from rails_ray.errors import NotFoundError, RailsRayError, StorageError
-from rails_ray.storage.remote import Ranges, check_conditional, hashed
+from rails_ray.storage.remote import Ranges, below, check_conditional, hashed
 
 # A server that takes a request and never answers costs 5 * 10 s and at most 1 + 2 + 4 + 8 s between the attempts.
 ATTEMPTS = 5
@@ -127,6 +127,10 @@ class S3Files:
 
     def swap(self, path: str, data: bytes, tag: str) -> bool:
         return bool(self._run(self._put, path, data, {"IfMatch": tag}))
+
+    def walk(self, path: str) -> list[str]:
+        keys: set[str] = self._run(self._keys, path)
+        return below(keys, path)
 
     def list(self, path: str) -> list[str]:
         names: set[str] = self._run(self._names, path)
@@ -298,6 +302,13 @@ class S3Files:
             names |= {entry["Key"][len(folder) :] for entry in page.get("Contents", [])}
             names |= {entry["Prefix"][len(folder) : -1] for entry in page.get("CommonPrefixes", [])}
         return names
+
+    async def _keys(self, path: str) -> set[str]:
+        """The keys below a folder, without the prefix of storage."""
+        client = await self._client()
+        folder, start = f"{self._key(path)}/".lstrip("/"), len(self._prefix and f"{self._prefix}/")
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder)
+        return {entry["Key"][start:] async for page in pages for entry in page.get("Contents", [])}
 
     def failure(self, error: Exception, path: str) -> RailsRayError:
         """The error for a failed request for `path`, in one sentence."""

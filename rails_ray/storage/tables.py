@@ -1,50 +1,44 @@
-"""Users' tables in Parquet: one file, or several files with the same columns, local or on S3.
+"""Users' tables in Parquet: one file, or several files, local or in a store of objects.
 
 A table is named by a file, by a folder or by a pattern:
 
     items.parquet          a file
-    items                  a folder: all its files that end in .parquet; also a folder called items.parquet
-    2026-*/items-*.parquet all files that fit; * and ? match within one name
+    items                  a folder: all files below it that end in .parquet; also a folder called items.parquet
+    2026-*/items-*.parquet all files and folders that fit; * and ? match within one name
 
 Several files count as one table, in the order of their paths. A row is named by its file and its place there. Only the
-columns that are asked for are read, a batch of rows at a time. `rows` has what is read whole.
+columns that are needed are read, a batch of rows at a time. `rows` has what is read whole.
+
+Files without rows or bytes, hidden ones, and names that begin with an underscore (`_SUCCESS`, `_temporary`) are left
+out. A folder NAME=VALUE on the way to a file is a column of its rows, as Hive and Spark write it. `values` says which
+types a column may have; files of one table may differ in them, and in optional columns.
 """
 
 import fnmatch
+import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rails_ray.errors import NotFoundError, StorageError
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.rows import Rows, mapped
+from rails_ray.storage.values import BadValueError, Columns, Kind, common_type
 
 BUFFER_BYTES = 2**23  # read of a column at once, in place of all that a row group has
 BATCH_ROWS = 2**16  # rows read at once: megabytes of short texts, 64 MB of vectors of 256 numbers
-LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-KINDS = {
-    "integer": pa.types.is_integer,
-    "float": pa.types.is_floating,
-    "boolean": pa.types.is_boolean,
-    "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
-    "list of integers": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_integer(kind.value_type),
-    "list of floats": lambda kind: any(of(kind) for of in LISTS) and pa.types.is_floating(kind.value_type),
-    "list of lists of floats": lambda kind: (
-        any(of(kind) for of in LISTS)
-        and any(of(kind.value_type) for of in LISTS)
-        and pa.types.is_floating(kind.value_type.value_type)
-    ),
-}
-ID, INTEGER, TEXT = ("integer", "string"), ("integer",), ("string",)  # kinds that a column may have
-NUMBER = ("integer", "float", "boolean")
-INTEGERS, NUMBERS = ("list of integers",), ("list of floats", "list of integers")
-Columns = Mapping[str, Sequence[str]]
-"""Kinds (keys of `KINDS`) that each column may have."""
-Types = dict[str, pa.DataType]
+ENDING = ".parquet"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+INTEGER_TEXT = re.compile(r"0|-?[1-9][0-9]{0,17}")
+LAKES = {"_delta_log": "Delta Lake", "metadata": "Iceberg"}  # folders of logs that say which files count
 
 
 @dataclass(frozen=True)
@@ -52,11 +46,13 @@ class RowBatch:
     """Consecutive rows of one file.
 
     first_row: place of the first row in the file.
+    num_null: nulls of columns whose nulls are read as empty texts.
     """
 
     table: pa.Table
     file: str
     first_row: int = 0
+    num_null: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, column: str) -> pa.ChunkedArray:
         return self.table[column]
@@ -84,38 +80,121 @@ class FileRows:
 
 
 @dataclass(frozen=True)
+class Footer:
+    """
+    schema: the columns of a file.
+    partitions: columns that its folders give, with their value; None for a null.
+    """
+
+    name: str
+    schema: pa.Schema
+    num_rows: int
+    partitions: Mapping[str, str | None]
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.schema.names, *(name for name in self.partitions if name not in self.schema.names)]
+
+
+@dataclass(frozen=True)
 class Table:
     """A table, which other processes can read too.
 
     root: the storage of its files.
     paths: its files, in order.
+    folder: what all paths begin with; folders below it may give columns.
+    renamed: the column that is read in place of another, by the name of that.
+    left_out: other files of its folder that are no part of it.
     """
 
     root: str
     paths: tuple[str, ...]
+    folder: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def footers(self) -> tuple[Footer, ...]:
+        """What each file says of its columns.
+
+        Raises:
+            NotFoundError: if a file is gone.
+            ValueError: if a file is not Parquet.
+        """
+        found = list[Footer]()
+        for number in range(len(self.paths)):
+            footer = self.footer(number)
+            if found and footer.schema.equals(found[-1].schema, check_metadata=True):
+                footer = replace(footer, schema=found[-1].schema)  # one object travels once
+            found.append(footer)
+        return tuple(found)
+
+    def footer(self, number: int) -> Footer:
+        """What a file says of its columns. Raises what `footers` does."""
+        storage, path = Storage(self.root), self.paths[number]
+        with _opened(storage, path) as (file, _):
+            schema, num_rows = (
+                (pa.schema([]), 0) if file is None else (file.schema_arrow.remove_metadata(), file.metadata.num_rows)
+            )
+        return Footer(f"{storage}/{path}", schema, num_rows, _partitions(path.removeprefix(self.folder)))
+
+    @property
+    def name(self) -> str:
+        """The table in messages: its file, or its first file."""
+        return f"{Storage(self.root)}/{self.paths[0]}"
+
+    @cached_property
+    def column_names(self) -> list[str]:
+        """The columns that a file has, of all files with rows, in their order. Raises what `footers` does."""
+        return list(dict.fromkeys(name for footer in self.footers if footer.num_rows for name in footer.columns))
+
+    def __contains__(self, column: str) -> bool:
+        """Return whether a file has a column, under its name or another that stands for it."""
+        return any(self.column_in(footer, column) is not None for footer in self.footers if footer.num_rows)
+
+    def column_in(self, footer: Footer, column: str) -> str | None:
+        """The name in a file of a column: the one that was given for it, its own, or one that differs in case.
+
+        Raises:
+            ValueError: if several differ in case alone.
+        """
+        there, given = footer.columns, self.renamed.get(column)
+        for name in (given, column):
+            if name in there:
+                return name
+        alike = [name for name in there if name.casefold() == (given or column).casefold()]
+        if len(alike) > 1:
+            raise ValueError(
+                f"{footer.name} must have one column {column!r}, got {', '.join(alike)}: name it by "
+                f"--data.columns {column}={alike[0]}"
+            )
+        return alike[0] if alike else None
 
     def batches(
-        self, columns: Columns, optional: Columns | None = None, numbers: Sequence[int] | None = None
+        self,
+        columns: Columns,
+        optional: Columns | None = None,
+        numbers: Sequence[int] | None = None,
+        batch_rows: int = BATCH_ROWS,
     ) -> Iterator[RowBatch]:
         """All rows, checked.
 
         Args:
-            optional: columns that may be missing, in all files or in none.
+            optional: columns that may be missing; where a file lacks one that another has, its values are null.
             numbers: the files to read, by number; all if left out.
+            batch_rows: most rows of a batch.
 
         Raises:
             NotFoundError: if a file is gone.
-            ValueError: if a file is not Parquet, is empty, lacks a column, or has a column of another kind or with
-                nulls.
+            ValueError: if no file has a row, or one is not Parquet, lacks a column, or has a column of another kind or
+                with nulls.
         """
-        storage, first = Storage(self.root), None
-        for number in [0, *(number for number in numbers if number)] if numbers else range(len(self.paths)):
-            path = self.paths[number]
-            with _opened(storage, path) as (file, _):
-                there = _checked(file, f"{storage}/{path}", columns, optional or {}, first)
-                first = first or (f"{storage}/{path}", there)
-                if numbers is None or number in numbers:
-                    yield from _batches(file, f"{storage}/{path}", list(there))
+        read = replace(_Reading.of(self, columns, optional or {}), batch_rows=batch_rows)
+        storage = Storage(self.root)
+        for number in range(len(self.paths)) if numbers is None else numbers:
+            if self.footers[number].num_rows:
+                with _opened(storage, self.paths[number]) as (file, _):
+                    yield from read.all_rows(file, self.footers[number])
 
     def read(
         self,
@@ -128,7 +207,7 @@ class Table:
         Args:
             changed: makes what is kept of a batch; it keeps every row.
         """
-        files, ends = list[str](), list[int]()
+        files, ends, num_null = list[str](), list[int](), dict[str, int]()
 
         def kept() -> Iterator[pa.Table]:
             for batch in self.batches(columns, optional):
@@ -136,20 +215,12 @@ class Table:
                     files.append(batch.file)
                     ends.append(ends[-1] if ends else 0)
                 ends[-1] += batch.table.num_rows
+                for name, number in batch.num_null.items():
+                    num_null[name] = num_null.get(name, 0) + number
                 yield changed(batch)
 
         table = mapped(kept())
-        return Rows(table, tuple(files), tuple(ends))
-
-    def column_names(self, number: int = 0) -> list[str]:
-        """The columns of a file, by its footer. Raises what `rows` does."""
-        names: list[str] = self.schema(number).names
-        return names
-
-    def schema(self, number: int = 0) -> pa.Schema:
-        """Return the names with their types."""
-        with _opened(Storage(self.root), self.paths[number]) as (file, _):
-            return file.schema_arrow
+        return Rows(table, tuple(files), tuple(ends), num_null)
 
     def rows(self, number: int) -> FileRows:
         """Read what a file holds, by its footer.
@@ -159,10 +230,15 @@ class Table:
             ValueError: if it is not Parquet.
         """
         with _opened(Storage(self.root), self.paths[number]) as (file, tag):
-            return FileRows(self.paths[number], tag, tuple(_sizes(file)))
+            return FileRows(self.paths[number], tag, () if file is None else tuple(_sizes(file)))
 
     def part(
-        self, files: Sequence[FileRows], first_row: int, num_rows: int, columns: Sequence[str]
+        self,
+        files: Sequence[FileRows],
+        first_row: int,
+        num_rows: int,
+        columns: Columns,
+        optional: Columns | None = None,
     ) -> Iterator[RowBatch]:
         """Some consecutive rows of the table, in batches. Only their row groups are read.
 
@@ -171,27 +247,187 @@ class Table:
 
         Raises:
             StorageError: if a file has changed since then.
+            ValueError: as `batches`.
         """
-        storage, start = Storage(self.root), 0
-        for found in files:
+        read, storage, start = _Reading.of(self, columns, optional or {}), Storage(self.root), 0
+        for number, found in enumerate(files):
             first, end = max(first_row - start, 0), min(first_row + num_rows - start, found.num_rows)
             start += found.num_rows
             if first >= end:
                 continue
             with _opened(storage, found.path, found.tag) as (file, _):
-                yield from _between(file, f"{storage}/{found.path}", columns, first, end)
+                yield from read.between(file, self.footers[number], first, end)
             with storage.open(found.path) as (_, tag):
                 _check_tag(storage, found.path, found.tag, tag)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Columns of a table, each read as one type from all files."""
+
+    table: Table
+    kinds: Columns
+    types: Mapping[str, pa.DataType]
+    batch_rows: int = BATCH_ROWS
+
+    @staticmethod
+    def of(table: Table, columns: Columns, optional: Columns) -> "_Reading":
+        """Raises:
+        ValueError: as `Table.batches`.
+        """
+        footers = [footer for footer in table.footers if footer.num_rows]
+        if not footers:
+            raise ValueError(f"{table.name} must hold at least 1 row, got an empty table")
+        kinds = {name: kind for name, kind in {**columns, **optional}.items() if name in columns or name in table}
+        for footer in footers:
+            for name in columns:
+                if table.column_in(footer, name) is None:
+                    given = f" (for {name!r})" if name in table.renamed else ""
+                    raise ValueError(
+                        f"{footer.name} must have a column {table.renamed.get(name, name)!r}{given}, got "
+                        f"{', '.join(footer.columns) or 'no column'}"
+                    )
+        return _Reading(table, kinds, {name: _type_of(table, footers, name, kind) for name, kind in kinds.items()})
+
+    def all_rows(self, file: pq.ParquetFile, footer: Footer) -> Iterator[RowBatch]:
+        """The rows of a file."""
+        first_row = 0
+        for batch in self._batches(file, footer, None):
+            yield self._checked(batch, footer, first_row)
+            first_row += batch.num_rows
+
+    def between(self, file: pq.ParquetFile, footer: Footer, first: int, end: int) -> Iterator[RowBatch]:
+        """The rows first .. end - 1 of a file."""
+        sizes = _sizes(file)
+        ends = np.cumsum(sizes)
+        groups = [number for number, size in enumerate(sizes) if ends[number] - size < end and ends[number] > first]
+        place = int(ends[groups[0]] - sizes[groups[0]])
+        for batch in self._batches(file, footer, groups):
+            skipped = max(first - place, 0)
+            wanted = batch.slice(skipped, max(end - place - skipped, 0))
+            if wanted.num_rows:
+                yield self._checked(wanted, footer, place + skipped)
+            place += batch.num_rows
+            if place >= end:
+                return
+
+    def _batches(self, file: pq.ParquetFile, footer: Footer, groups: list[int] | None) -> Iterator[pa.RecordBatch]:
+        names = (self.table.column_in(footer, name) for name in self.kinds)
+        stored = [name for name in names if name in footer.schema.names]
+        try:
+            yield from file.iter_batches(self.batch_rows, row_groups=groups, columns=list(dict.fromkeys(stored)))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(f"{footer.name} must be a Parquet file, got: {error}") from None
+
+    def _checked(self, batch: pa.RecordBatch, footer: Footer, first_row: int) -> RowBatch:
+        found, num_null = {}, dict[str, int]()
+        for column, kind in self.kinds.items():
+            values = self._values(batch, footer, column, first_row)
+            if kind.is_filled:
+                num_null[column] = values.null_count
+                values = values.fill_null("")
+            elif values.null_count and not kind.keeps_nulls:
+                row = first_row + values.is_null().to_pylist().index(True)
+                raise ValueError(
+                    f"column {self._shown(footer, column)} must have a value in every row, got null in row {row}"
+                )
+            found[column] = values
+        return RowBatch(pa.table(found), footer.name, first_row, num_null)
+
+    def _values(self, batch: pa.RecordBatch, footer: Footer, column: str, first_row: int) -> pa.Array:
+        """A column of a batch as its type."""
+        name, kind, wanted = self.table.column_in(footer, column), self.kinds[column], self.types[column]
+        if name is None:
+            return pa.nulls(batch.num_rows, wanted)
+        if name not in footer.schema.names:
+            [value] = _partition(self.table.footers, name, kind, footer.partitions[name]).cast(wanted)
+            return pa.repeat(value, batch.num_rows)
+        place = batch.schema.get_field_index(name)
+        try:
+            values = kind.read(batch.column(place), batch.schema.field(place).metadata)
+        except BadValueError as error:
+            where = "" if error.row is None else f" in row {first_row + error.row}"
+            raise ValueError(
+                f"column {self._shown(footer, column)} must {error.must}, got {error.got}{where}"
+            ) from None
+        if pa.types.is_nested(wanted) or values.type == wanted:
+            return values
+        try:
+            return values.cast(wanted)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"column {self._shown(footer, column)} must hold {wanted} as other files of its table do, got: {error}"
+            ) from None
+
+    def _shown(self, footer: Footer, column: str) -> str:
+        return f"{self.table.column_in(footer, column) or column!r} of {footer.name}"
+
+
+def _type_of(table: Table, footers: Sequence[Footer], column: str, kind: Kind) -> pa.DataType:
+    """The type as which all files' values of a column are read.
+
+    Raises:
+        ValueError: if a file has another kind, or files go together as no type.
+    """
+    types = dict[pa.DataType, str]()
+    for footer in footers:
+        name = table.column_in(footer, column)
+        if name is None:
+            continue
+        if name in footer.schema.names:
+            found = footer.schema.field(name)
+            if not pa.types.is_null(found.type):
+                types.setdefault(_checked_type(kind, found, footer), footer.name)
+        elif footer.partitions[name] is not None:
+            types.setdefault(_partition(footers, name, kind, footer.partitions[name]).type, footer.name)
+    if all(map(pa.types.is_nested, types)):
+        return next(iter(types), kind.empty)
+    common = common_type(types)
+    if common is None:
+        (first, file), (other, another) = list(types.items())[:2]
+        raise ValueError(f"column {column!r} of {another} must be of type {first} as in {file}, got {other}")
+    if types and pa.types.is_null(common):
+        return _integer_type(table, footers, column)
+    return common if types else kind.empty
+
+
+def _checked_type(kind: Kind, column: pa.Field, footer: Footer) -> pa.DataType:
+    try:
+        return kind.type_of(column)
+    except BadValueError as error:
+        raise ValueError(f"column {column.name!r} of {footer.name} must {error.must}, got {error.got}") from None
+
+
+def _partition(footers: Sequence[Footer], name: str, kind: Kind, value: str | None) -> pa.Array:
+    """The value that a folder gives, as one value of a column: an integer if all folders name one."""
+    given = [footer.partitions[name] for footer in footers if name in footer.partitions]
+    is_integer = all(one is None or INTEGER_TEXT.fullmatch(one) for one in given)
+    takes_integers = kind.change(pa.array([], pa.int64())) is not None
+    typed = int(value) if value is not None and is_integer and takes_integers else value
+    return kind.read(pa.array([typed], None if value is not None else kind.empty))
+
+
+def _integer_type(table: Table, footers: Sequence[Footer], column: str) -> pa.DataType:
+    """Signed integers, unless an unsigned one of a file does not fit."""
+    storage = Storage(table.root)
+    for path, footer in zip(table.paths, table.footers, strict=True):
+        name = table.column_in(footer, column) if footer.num_rows else None
+        if name in footer.schema.names and footer.schema.field(name).type == pa.uint64():
+            with _opened(storage, path) as (file, _):
+                if file is not None and (pc.max(file.read(columns=[name]).column(0)).as_py() or 0) >= 2**63:
+                    return pa.uint64()
+    return pa.int64()
 
 
 def find(place: str) -> Table:
     """The table of a file, a folder or a pattern.
 
     Args:
-        place: absolute, or s3://bucket/path.
+        place: absolute, or a URL such as s3://bucket/path.
 
     Raises:
         NotFoundError: if there is none.
+        ValueError: if the folder belongs to a format whose log says which files count.
     """
     root, _, name = place.rstrip("/").rpartition("/")
     if root.endswith(":/"):
@@ -201,36 +437,61 @@ def find(place: str) -> Table:
         return _fitting(place)
     if Storage(root).exists(name):
         return Table(root, (name,))
-    paths = tuple(f"{name}/{file}" for file in Storage(root).list(name) if file.endswith(".parquet"))
+    paths, left_out = _files_below(Storage(root), name)
     if not paths:
         raise NotFoundError(f"{place} must exist, got no such file, and no folder of Parquet files of this name")
-    return Table(root, paths)
+    return Table(root, tuple(paths), name, left_out=tuple(left_out))
 
 
 def _fitting(place: str) -> Table:
-    """The files that fit a pattern."""
+    """The files that fit a pattern, and those of the folders that do."""
     fixed, names = place, list[str]()
     while any(mark in fixed for mark in "*?"):
         fixed, _, name = fixed.rpartition("/")
         names.insert(0, name)
     fixed = fixed or "/"
-    storage, paths = Storage(fixed), [""]
+    storage, fitting = Storage(fixed), [""]
     for name in names:
-        paths = [
+        fitting = [
             f"{path}/{found}".lstrip("/")
-            for path in paths
+            for path in fitting
             for found in storage.list(path or ".")
             if fnmatch.fnmatchcase(found, name)
         ]
-    paths = [path for path in paths if storage.exists(path)]
+    paths, left_out = list[str](), list[str]()
+    for path in fitting:
+        below = ([path], []) if storage.exists(path) else _files_below(storage, path)
+        paths += below[0]
+        left_out += below[1]
     if not paths:
         raise NotFoundError(f"{place} must fit a file, got none")
-    return Table(fixed, tuple(paths))
+    return Table(fixed, tuple(paths), left_out=tuple(left_out))
+
+
+def _files_below(storage: Storage, folder: str) -> tuple[list[str], list[str]]:
+    """The Parquet files below a folder, and its other files, but for those whose names begin with a dot."""
+    paths, left_out = list[str](), list[str]()
+    for path in storage.walk(folder):
+        names = path.removeprefix(folder).strip("/").split("/")
+        if names[0] in LAKES and names[-1].endswith(".json"):
+            raise ValueError(
+                f"{storage}/{folder} must be Parquet files that all count, got a table of {LAKES[names[0]]}, whose log "
+                "says which do: write the rows of its current version to a folder"
+            )
+        is_part = path.endswith(ENDING) and not any(name.startswith("_") for name in names)
+        (paths if is_part else left_out).append(path)
+    return paths, left_out
+
+
+def _partitions(path: str) -> dict[str, str | None]:
+    """The columns that the folders of a file give."""
+    pairs = (name.partition("=") for name in path.split("/")[:-1] if "=" in name)
+    return {unquote(name): None if value == NULL_PARTITION else unquote(value) for name, _, value in pairs}
 
 
 @contextmanager
-def _opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tuple[pq.ParquetFile, str]]:
-    """A Parquet file and its state.
+def _opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tuple[pq.ParquetFile | None, str]]:
+    """A Parquet file and its state; None for the file if it has no bytes.
 
     Raises:
         NotFoundError: if there is no such file.
@@ -240,6 +501,10 @@ def _opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tup
     with storage.open(path) as (raw, found):
         if tag is not None:
             _check_tag(storage, path, tag, found)
+        if not raw.seek(0, io.SEEK_END):
+            yield None, found
+            return
+        raw.seek(0)
         try:
             # Pre-buffered, it would keep all that it has read.
             file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), buffer_size=BUFFER_BYTES, pre_buffer=False)
@@ -255,87 +520,6 @@ def _check_tag(storage: Storage, path: str, expected: str, found: str) -> None:
         )
 
 
-def _checked(
-    file: pq.ParquetFile,
-    name: str,
-    columns: Columns,
-    optional: Columns,
-    first: tuple[str, Types] | None,
-) -> Types:
-    """The types of the columns to read.
-
-    Args:
-        first: name and columns of the table's first file; None if this is the first.
-    """
-    schema = file.schema_arrow
-    there = {}
-    for column, kinds in {**columns, **optional}.items():
-        if column not in schema.names:
-            is_needed = column in columns or (first is not None and column in first[1])
-            if not is_needed:
-                continue
-            like = "" if column in columns or first is None else f" as {first[0]} has"
-            raise ValueError(
-                f"{name} must have a column {column!r}{like}, got {', '.join(schema.names) or 'no column'}"
-            )
-        there[column] = schema.field(column).type
-        _check_kind(there[column], column, name, kinds)
-        if first is not None:
-            _check_like(there[column], column, name, first)
-    if not file.metadata.num_rows:
-        raise ValueError(f"{name} must hold at least 1 row, got an empty table")
-    return there
-
-
-def _check_kind(kind: pa.DataType, column: str, name: str, kinds: Sequence[str]) -> None:
-    if not any(KINDS[allowed](kind) for allowed in kinds):
-        raise ValueError(f"column {column!r} of {name} must be of type {' or '.join(kinds)}, got {kind}")
-
-
-def _check_like(kind: pa.DataType, column: str, name: str, first: tuple[str, Types]) -> None:
-    """The kinds of two files must be the same; their widths may differ."""
-    before = first[1].get(column)
-    if before is None:
-        raise ValueError(f"{first[0]} must have a column {column!r} as {name} has, got {', '.join(first[1])}")
-    if any(KINDS[own](kind) != KINDS[own](before) for own in KINDS):
-        raise ValueError(f"column {column!r} of {name} must be of type {before} as in {first[0]}, got {kind}")
-
-
-def _batches(file: pq.ParquetFile, name: str, columns: list[str]) -> Iterator[RowBatch]:
-    first_row = 0
-    for batch in _tables(file, name, columns):
-        for column in columns:
-            if batch[column].null_count:
-                row = first_row + batch[column].is_null().to_pylist().index(True)
-                raise ValueError(f"column {column!r} of {name} must have a value in every row, got null in row {row}")
-        yield RowBatch(batch, name, first_row)
-        first_row += batch.num_rows
-
-
 def _sizes(file: pq.ParquetFile) -> list[int]:
     """Rows of each row group."""
     return [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
-
-
-def _between(file: pq.ParquetFile, name: str, columns: Sequence[str], first: int, end: int) -> Iterator[RowBatch]:
-    """The rows first .. end - 1 of a file."""
-    sizes = _sizes(file)
-    ends = np.cumsum(sizes)
-    groups = [number for number, size in enumerate(sizes) if ends[number] - size < end and ends[number] > first]
-    place = int(ends[groups[0]] - sizes[groups[0]])
-    for batch in _tables(file, name, list(columns), groups):
-        skipped = max(first - place, 0)
-        wanted = batch.slice(skipped, max(end - place - skipped, 0))
-        if wanted.num_rows:
-            yield RowBatch(wanted, name, place + skipped)
-        place += batch.num_rows
-        if place >= end:
-            return
-
-
-def _tables(file: pq.ParquetFile, name: str, columns: list[str], groups: list[int] | None = None) -> Iterator[pa.Table]:
-    try:
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
-            yield pa.table(batch).select(columns)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{name} must be a Parquet file, got: {error}") from None

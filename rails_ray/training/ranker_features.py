@@ -12,7 +12,6 @@ Axes: P pairs of a training query and an item that answers it.
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 from jaxtyping import Int
 from numpy import ndarray
 
@@ -20,7 +19,7 @@ from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
 from rails_ray.reranking.rankers.boosted import PairFeatures
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
-from rails_ray.storage.tables import ID, NUMBER, TEXT
+from rails_ray.storage.values import FILLED_TEXT, ID, NUMBER
 
 TABLES = {"query_id": "query_features", "item_id": "item_features"}
 
@@ -35,8 +34,8 @@ def read(sources: Sources) -> tuple[PairFeatures, Int[ndarray, "P 2"]]:
     texts = FORMS["text"].read(sources, ["train"])
     given = {key: _numbers(sources, key) for key in TABLES}
     shared = [name for name in given["query_id"].table.column_names[1:] if name in given["item_id"]]
-    queries = sources.table("queries").read({"query_id": ID, "text": TEXT})
-    items = sources.table("items").read({"item_id": ID})
+    queries = sources.read("queries", {"query_id": ID, "text": FILLED_TEXT})
+    items = sources.read("items", {"item_id": ID})
     of_queries = _side_by_side(given["query_id"], shared)[rows_of(queries, given["query_id"], "query_id")]
     item_rows = rows_of(items, given["item_id"], "item_id")
     keys = queries["text"].to_pylist()
@@ -61,8 +60,8 @@ def read(sources: Sources) -> tuple[PairFeatures, Int[ndarray, "P 2"]]:
 
 def _numbers(sources: Sources, key: str) -> Rows:
     """A table of features: ids first, then numbers."""
-    table = sources.table(TABLES[key])
-    names = [name for name in table.column_names() if name != key]
+    table = sources.open(TABLES[key])
+    names = [name for name in table.column_names if name != table.column_in(table.footers[0], key)]
     found = table.read({key: ID, **dict.fromkeys(names, NUMBER)})
     if not names:
         raise ValueError(f"{found.name} must have a column of numbers beside {key!r}, got none")
@@ -78,7 +77,7 @@ def _side_by_side(given: Rows, shared: Sequence[str]) -> ndarray:
     """
     names = [*shared, *(name for name in given.table.column_names[1:] if name not in shared)]
     with np.errstate(over="ignore"):
-        columns = [given[name].cast(pa.float64(), safe=False).to_numpy().astype(np.float32) for name in names]
+        columns = [given[name].to_numpy().astype(np.float32) for name in names]
     numbers = np.stack(columns, axis=1)
     wrong = np.argwhere(~np.isfinite(numbers))
     if len(wrong):

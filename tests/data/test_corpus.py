@@ -37,8 +37,21 @@ def test_files_may_differ_in_the_width_of_ids_and_texts(tmp_path: Path) -> None:
     assert joined.schema == items.read().table.schema
 
 
-def test_an_id_that_the_first_file_cannot_hold_is_told_by_the_scan(tmp_path: Path) -> None:
-    items = items_of(tmp_path, table_of([3], pa.int32(), pa.string()), table_of([2**40], pa.int64(), pa.string()))
-    items.scan(0)
-    with pytest.raises(ValueError, match="all files of a table must have columns of one type, got: "):
-        items.scan(1)
+@pytest.mark.parametrize(("large", "kind"), [(2**40, pa.int64()), (2**63 + 1, pa.uint64())])
+def test_the_first_file_does_not_decide_the_type(tmp_path: Path, large: int, kind: pa.DataType) -> None:
+    unsigned = pa.uint64() if kind == pa.uint64() else pa.int64()
+    items = items_of(tmp_path, table_of([3], pa.int32(), pa.string()), table_of([large], unsigned, pa.string()))
+    files = [items.scan(number).rows for number in range(2)]
+    assert pa.concat_tables(items.blocks(files, 0, 2))["item_id"].to_pylist() == [3, large]
+    assert items.read().table["item_id"].type == kind
+
+
+def test_empty_files_and_null_texts_are_counted(tmp_path: Path) -> None:
+    full = pa.table({"item_id": [3, 4], "text": pa.array([None, "b"]), "title": pa.array(["x", None])})
+    items = items_of(tmp_path, table_of([], pa.int64(), pa.string()), full, pa.table({"item_id": [5], "text": ["c"]}))
+    scans = [items.scan(number) for number in range(3)]
+    assert [scan.rows.num_rows for scan in scans] == [0, 2, 1]
+    assert [scan.num_null.get("text", 0) for scan in scans] == [0, 1, 0]
+    joined = pa.concat_tables(items.blocks([scan.rows for scan in scans], 0, 3))
+    assert joined["input"].to_pylist() == ["x\n", "b", "c"]
+    assert joined["title"].to_pylist() == ["x", "", ""]

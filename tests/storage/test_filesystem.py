@@ -60,6 +60,21 @@ def test_write_read_list(storage: Storage) -> None:
     assert storage.exists("a/c/d")
 
 
+def test_walk_finds_all_files_below_a_folder(storage: Storage) -> None:
+    assert storage.walk("a") == []
+    for path in ("a/c/d=1/e", "a/b", "a/.hidden", "a/.hidden-too/e", "ab/c", "a/c.x/e"):
+        storage.write(path, b"")
+    assert storage.walk("a") == storage.walk("a/") == ["a/b", "a/c.x/e", "a/c/d=1/e"]
+    assert storage.walk("") == [*storage.walk("a"), "ab/c"]
+    assert storage.walk("a/b") == []
+
+
+def test_a_link_that_leads_back_is_walked_once(tmp_path: Path) -> None:
+    Storage(str(tmp_path)).write("a/b/c", b"")
+    (tmp_path / "a/b/again").symlink_to(tmp_path / "a")
+    assert Storage(str(tmp_path)).walk("a") == ["a/b/c"]
+
+
 def test_only_files_exist(storage: Storage) -> None:
     storage.write("a/bc/d", b"")
     storage.write("a/bc.txt", b"")

@@ -49,6 +49,16 @@ def into_two_files(folder: Path, table: str) -> None:
         pq.write_table(rows, folder / table / f"{number}.parquet")
 
 
+def strangers(column: str) -> Callable[[pa.Table], pa.Table]:
+    """A table of which every third row names what is not there."""
+
+    def changed(table: pa.Table) -> pa.Table:
+        values = ["nobody" if row % 3 == 0 else value for row, value in enumerate(table[column].to_pylist())]
+        return table.set_column(table.column_names.index(column), column, pa.array(values))
+
+    return changed
+
+
 def setting(column: str, row: int, value: Any, kind: pa.DataType | None = None) -> Callable[[pa.Table], pa.Table]:
     """A table with another value in one row."""
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from rails_ray.cli.inspecting import sampling
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, DenseRows, ItemLists, SparseRows
+from rails_ray.data.relevance import splits_of
+from rails_ray.data.sources import Sources
 from rails_ray.modules.encoders.character_ngrams import words
 from rails_ray.storage.ids import keys_of
-from rails_ray.storage.tables import TEXT, Table
+from rails_ray.storage.values import TEXT
 
 QUANTILES = {"10%": 0.1, "50%": 0.5, "90%": 0.9, "max": 1.0}
 UNIT_TOLERANCE = 1e-3  # a norm so near to 1 is 1: float16 rounds each number of a vector by at most 5e-4 of it
@@ -148,10 +150,7 @@ def of_histories(histories: ItemLists, num_items: int) -> Facts:
     }
 
 
-def splits(queries: Table) -> dict[str, int]:
+def splits(sources: Sources) -> dict[str, int]:
     """The queries of each split, as their table says it."""
-    counts = dict.fromkeys(SPLITS, 0)
-    for batch in queries.batches({"split": TEXT}):
-        for counted in batch["split"].value_counts().to_pylist():
-            counts[counted["values"]] += counted["counts"]
-    return counts
+    queries = sources.read("queries", {"split": TEXT})
+    return {split: int((splits_of(queries) == number).sum()) for number, split in enumerate(SPLITS)}

@@ -11,20 +11,31 @@
 `COLUMNS` says what the forms in `rails_ray.data.forms` read of each table; a test holds it to what they refuse.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rails_ray.cli.inspecting.tables import Survey
 from rails_ray.data.forms import FORMS, QueryForm
-from rails_ray.data.vectors import VECTOR
 from rails_ray.families.recipes import by_name, names
 from rails_ray.families.training_family import training_family
-from rails_ray.storage.tables import ID, INTEGER, INTEGERS, NUMBERS, TEXT, Columns
+from rails_ray.storage.values import (
+    FILLED_TEXT,
+    ID,
+    INTEGER,
+    INTEGERS,
+    NUMBERS,
+    REFERENCE,
+    TEXT,
+    TIME,
+    VECTOR,
+    Columns,
+)
 
-RELEVANCE = {"query_id": ID, "item_id": ID}
+RELEVANCE = {"query_id": REFERENCE, "item_id": REFERENCE}
 COLUMNS: Mapping[str, Mapping[str, Columns]] = {
     "text": {
-        "items": {"item_id": ID, "text": TEXT},
-        "queries": {"query_id": ID, "text": TEXT, "split": TEXT},
+        "items": {"item_id": ID, "text": FILLED_TEXT},
+        "queries": {"query_id": ID, "text": FILLED_TEXT, "split": TEXT},
         "relevance": RELEVANCE,
     },
     "vector": {
@@ -39,19 +50,17 @@ COLUMNS: Mapping[str, Mapping[str, Columns]] = {
     },
     "history": {
         "items": {"item_id": ID},
-        "interactions": {"user_id": ID, "item_id": ID, "position": INTEGER},
+        "interactions": {"user_id": REFERENCE, "item_id": REFERENCE, "position": INTEGER},
     },
 }
 OPTIONAL: Mapping[str, Columns] = {  # of the items
-    "text": {"title": TEXT},
-    "vector": {"title": TEXT, "text": TEXT},
-    "features": {"title": TEXT, "text": TEXT},
-    "history": {"title": TEXT},
+    "text": {"title": FILLED_TEXT},
+    "vector": {"title": FILLED_TEXT, "text": FILLED_TEXT},
+    "features": {"title": FILLED_TEXT, "text": FILLED_TEXT},
+    "history": {"title": FILLED_TEXT},
 }
-INSTEAD = {"position": "timestamp"}  # a column that does as well
+INSTEAD = {"position": ("timestamp", TIME)}  # a column that does as well
 USERS = {"user_id": ID}  # of a table that may be left out
-ANY_COLUMN = tuple({column for tables in COLUMNS.values() for columns in tables.values() for column in columns})
-"""Columns that a table may have and that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +86,16 @@ class Reading:
         needed = dict(COLUMNS[self.form_name])
         return needed | {"items": {**needed["items"], **dict.fromkeys(self.item_columns, VECTOR)}}
 
-    def lacks(self, there: Mapping[str, Collection[str]]) -> list[str]:
-        """The tables and columns that are not there, such as `relevance` and `queries.split`.
-
-        Args:
-            there: the columns of each table.
-        """
+    def lacks(self, there: Mapping[str, Survey]) -> list[str]:
+        """The tables and columns that are not there, such as `relevance` and `queries.split`."""
         missing = []
         for table, columns in self.columns.items():
             if table not in there:
                 missing.append(table)
             else:
-                absent = (column for column in columns if not {column, INSTEAD.get(column)} & set(there[table]))
-                missing += [f"{table}.{column}" for column in absent]
+                names = ((column, INSTEAD.get(column, (column,))[0]) for column in columns)
+                found = there[table]
+                missing += [f"{table}.{name}" for name, other in names if not (found.has(name) or found.has(other))]
         return missing
 
     def can_do_with_items(self, lacks: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from rails_ray.cli.inspecting import baselines, facts, tables, timing
 from rails_ray.cli.inspecting.baselines import Baseline
 from rails_ray.cli.inspecting.problems import problems
-from rails_ray.cli.inspecting.readings import ANY_COLUMN, Reading, readings
+from rails_ray.cli.inspecting.readings import Reading, readings
 from rails_ray.cli.inspecting.tables import Survey
 from rails_ray.cli.inspecting.verdicts import Verdict, is_for_packaged, verdict
 from rails_ray.data.dataset import DataSet
@@ -62,8 +62,9 @@ def inspect(
             name: {"fits": name in looked.read and not own, "lacks": own} for name, own in looked.lacks.items()
         },
         "problems": looked.problems,
+        "notes": sources.notes,
         "facts": {own[0].name: facts.of(data, num_sampled) for own, data in looked.groups()},
-        "splits": facts.splits(surveyed["queries"].table) if looked.has_queries() else None,
+        "splits": facts.splits(sources) if looked.has_queries() else None,
         "recipes": {name: dict(vars(own)) for name, own in verdicts.items()},
     }
     step(3)
@@ -105,8 +106,7 @@ class Looked:
 def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
     """Read the data in each way that their columns allow, or else find out what is wrong."""
     own, wrong = readings(), list[str]()
-    there = {name: table.columns or (ANY_COLUMN if table.unreadable else ()) for name, table in surveyed.items()}
-    looked = Looked(own, {reading.name: reading.lacks(there) for reading in own}, {}, wrong)
+    looked = Looked(own, {reading.name: reading.lacks(surveyed) for reading in own}, {}, wrong)
     for reading in own:
         more = (other.name for other in own if other.form_name == reading.form_name and other.name in looked.read)
         shared, lacks = next(more, None), looked.lacks[reading.name]
@@ -130,7 +130,7 @@ def _items_alone(sources: Sources, reading: Reading) -> DataSet:
     read = reading.form.read(sources, ())
     if not reading.item_columns:
         return read
-    return replace(read, item_inputs=DenseRows(mapped_vectors(sources.table("items"), reading.item_columns)))
+    return replace(read, item_inputs=DenseRows(mapped_vectors(sources.open("items"), reading.item_columns)))
 
 
 def _first_lack(sources: Sources, nearest: Reading) -> str:

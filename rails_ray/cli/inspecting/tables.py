@@ -6,22 +6,36 @@ from dataclasses import dataclass
 from rails_ray.data.sources import NAMES, Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.tables import Table
+from rails_ray.storage.tables import Footer, Table
 
 
 @dataclass(frozen=True)
 class Survey:
     """A table as its files' footers describe it.
 
-    columns: the columns that any of its files has, in order.
+    footers: of the files that are Parquet.
     unreadable: a sentence for each file that is not Parquet.
     """
 
     table: Table
-    num_rows: int
     size_bytes: int
-    columns: tuple[str, ...]
+    footers: tuple[Footer, ...]
     unreadable: tuple[str, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(footer.num_rows for footer in self.footers)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that any of its files has, in order."""
+        return list(dict.fromkeys(name for footer in self.footers for name in footer.columns))
+
+    def has(self, column: str) -> bool:
+        """Return whether a file may have a column, under its name or another that stands for it."""
+        if not self.footers:
+            return bool(self.unreadable)
+        return any(self.table.column_in(footer, column) is not None for footer in self.footers)
 
     @property
     def num_files(self) -> int:
@@ -41,17 +55,15 @@ def survey(sources: Sources) -> dict[str, Survey]:
 
 
 def _survey(table: Table) -> Survey:
-    num_rows, size_bytes = 0, 0
-    columns, unreadable = dict[str, None](), list[str]()
+    size_bytes, footers, unreadable = 0, list[Footer](), list[str]()
     for number, path in enumerate(table.paths):
         with Storage(table.root).open(path) as (file, _):
             size_bytes += file.seek(0, io.SEEK_END)
         try:
-            num_rows += table.rows(number).num_rows
-            columns |= dict.fromkeys(table.column_names(number))
+            footers.append(table.footer(number))
         except ValueError as error:
             unreadable.append(str(error))
-    return Survey(table, num_rows, size_bytes, tuple(columns), tuple(unreadable))
+    return Survey(table, size_bytes, tuple(footers), tuple(unreadable))
 
 
 def other_files(sources: Sources) -> list[str]:

@@ -1,13 +1,14 @@
 """A query is a history: what somebody interacted with, in time order. The data set is Parquet tables.
 
     interactions   user_id, item_id (integer or string), position (integer: orders the interactions of a user),
-                   timestamp (integer, seconds); one of the last two may be left out
+                   timestamp (a timestamp, a date, or a number whose unit shows by its size); one of the last two may
+                   be left out
     items          item_id (distinct), title (string; may be left out)
     users          user_id (distinct); the table may be left out
 
-Further columns are ignored. The corpus is the items with an interaction, in the order of their table. A user's
-interactions with equal positions stay in the order of the table. Without positions, timestamps order them; beside
-positions they may not go backwards.
+Further columns are ignored. Interactions of an unknown item or user are left out, and counted. The corpus is the items
+with an interaction, in the order of their table. A user's interactions with equal positions stay in the order of the
+table. Without positions, timestamps order them; where there are both, timestamps may not go backwards.
 
 Leave-one-out: "test" asks for a user's last item after all the others, "valid" for the item before it after all earlier
 ones, and training gets the rest. Users with fewer than 3 interactions are for training only.
@@ -30,16 +31,19 @@ from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, ItemLists, Queries, Visits
 from rails_ray.data.sources import Sources
+from rails_ray.data.times import MICROSECONDS, microseconds
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.schema.fields import shortened
+from rails_ray.schema.times import UNITS, UNKNOWN_TIME
 from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS
 from rails_ray.storage.parquet import read_plain, to_bytes
-from rails_ray.storage.rows import Rows, check_distinct, rows_of
-from rails_ray.storage.tables import ID, INTEGER, TEXT
+from rails_ray.storage.rows import Rows, check_distinct
+from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, REFERENCE, TIME
 
 HELD_OUT = {"train": 2, "valid": 1, "test": 0}  # last items of a user that a split must not see
+SHORTEST_TESTED = 3  # interactions of a user of whom something is held out
 
 
 @dataclass(frozen=True)
@@ -61,31 +65,32 @@ class HistoryForm:
     packaged = None
 
     def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> SequenceData:
-        interactions = _interactions(sources)
-        items = sources.table("items").read({"item_id": ID}, optional={"title": TEXT})
+        table = _interactions(sources)
+        items = sources.read("items", {"item_id": ID}, {"title": FILLED_TEXT})
         check_distinct(items, "item_id")
-        item_of = rows_of(interactions, items, "item_id")
-        users = pa.chunked_array([interactions["user_id"].unique()])
-        known = Rows(pa.table({"user_id": users}), interactions.files[:1], (len(users),))
+        users = pa.chunked_array([table["user_id"].unique().drop_null()])
+        known = Rows(pa.table({"user_id": users}), table.files[:1], (len(users),))
         if sources.has("users"):
-            known = sources.table("users").read({"user_id": ID})
+            known = sources.read("users", {"user_id": ID})
             check_distinct(known, "user_id")
-        user_of = rows_of(interactions, known, "user_id")
+        is_kept, (item_of, user_of) = sources.references("interactions", table, {"item_id": items, "user_id": known})
+        interactions = table.table.filter(pa.array(is_kept))
 
         is_corpus = np.bincount(item_of, minlength=len(items)) > 0
         is_active = np.bincount(user_of, minlength=len(known)) > 0
         item_of, user_of = (np.cumsum(is_corpus) - 1)[item_of], (np.cumsum(is_active) - 1)[user_of]
-        times = interactions["timestamp"].to_numpy() if "timestamp" in interactions else None
-        position = interactions["position" if "position" in interactions else "timestamp"].to_numpy()
+        times = _times(sources, table, interactions)
+        position = interactions["position"].to_numpy() if times is None or "position" in table else times
         order = np.lexsort((position, user_of))  # stable
         starts = np.concatenate([[0], np.cumsum(np.bincount(user_of, minlength=int(is_active.sum())))])
+        _note_ties(sources, starts, position[order])
         if times is not None:
-            times = times[order].astype(np.int64)
-            _check_times(starts, times, interactions.name)
+            times = times[order] // MICROSECONDS
+            _check_times(starts, times, table.name)
         user_ids = known["user_id"].filter(pa.array(is_active))
         histories = Visits(starts, item_of[order], times, _numbers_of(user_ids))
         corpus = items.table.filter(pa.array(is_corpus))
-        splits = {split: leave_one_out(histories, held_out, interactions.name) for split, held_out in HELD_OUT.items()}
+        splits = {split: leave_one_out(histories, held_out, table.name) for split, held_out in HELD_OUT.items()}
         return SequenceData(
             ItemIds(corpus["item_id"]),
             np.arange(corpus.num_rows),
@@ -163,10 +168,12 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
     """
     lengths = histories.lengths - num_held_out
     if num_held_out == HELD_OUT["train"]:
-        lengths = np.where(histories.lengths < 3, histories.lengths, lengths)  # too short to hold anything out
+        lengths = np.where(
+            histories.lengths < SHORTEST_TESTED, histories.lengths, lengths
+        )  # too short to hold anything out
         users = np.flatnonzero(lengths >= 2)
     else:
-        users = np.flatnonzero(histories.lengths >= 3)
+        users = np.flatnonzero(histories.lengths >= SHORTEST_TESTED)
     if not len(users):
         what = "2 interactions to train on" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
         raise ValueError(f"{file} must hold a user with {what}, got none")
@@ -187,10 +194,10 @@ def histories_table(read: SequenceData) -> pa.Table:
 
 
 def histories_of(table: pa.Table) -> tuple[ItemIds, Visits]:
-    """User ids and histories of such a table, with -1 for times that it lacks."""
+    """User ids and histories of such a table, with `UNKNOWN_TIME` for times that it lacks."""
     item_rows = table["item_rows"].combine_chunks()
     starts = np.concatenate([[0], np.cumsum(item_rows.value_lengths().to_numpy())])
-    rows, times = item_rows.flatten().to_numpy(), np.full(starts[-1], -1)
+    rows, times = item_rows.flatten().to_numpy(), np.full(starts[-1], UNKNOWN_TIME)
     if "times" in table.column_names:
         times = table["times"].combine_chunks().flatten().to_numpy()
     return ItemIds(table["user_id"]), Visits(starts, rows, times, _numbers_of(table["user_id"]))
@@ -198,10 +205,34 @@ def histories_of(table: pa.Table) -> tuple[ItemIds, Visits]:
 
 def _interactions(sources: Sources) -> Rows:
     """The table, which needs positions, timestamps, or both."""
-    table, ids = sources.table("interactions"), {"user_id": ID, "item_id": ID}
-    if "timestamp" not in table.column_names():
-        return table.read({**ids, "position": INTEGER})
-    return table.read({**ids, "timestamp": INTEGER}, optional={"position": INTEGER})
+    ids = {"user_id": REFERENCE, "item_id": REFERENCE}
+    if "timestamp" not in sources.open("interactions"):
+        return sources.read("interactions", {**ids, "position": INTEGER})
+    return sources.read("interactions", {**ids, "timestamp": TIME}, {"position": INTEGER})
+
+
+def _times(sources: Sources, read: Rows, interactions: pa.Table) -> NDArray[np.int64] | None:
+    """The times of interactions in microseconds; None if they have none."""
+    if "timestamp" not in read:
+        return None
+    try:
+        times, unit = microseconds(interactions["timestamp"])
+    except ValueError as error:
+        raise ValueError(f"column 'timestamp' of {read.name} must {error}") from None
+    if unit != UNITS[0][0]:
+        sources.note(f"interactions: column 'timestamp' is read as {unit}, by its size")
+    return times
+
+
+def _note_ties(sources: Sources, starts: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+    """Take down for how many users the order of the table decides which item the test asks for."""
+    ends = starts[1:][np.diff(starts) >= SHORTEST_TESTED] - 1
+    num_tied = int((positions[ends] == positions[ends - 1]).sum())
+    if num_tied:
+        sources.note(
+            f"interactions: the last two of {num_tied:,} of {len(ends):,} users are of one time, so that the order of "
+            "the rows decides which of them the test asks for: a column 'position' can say"
+        )
 
 
 def _numbers_of(ids: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -220,8 +251,6 @@ def _check_times(starts: NDArray[np.int64], times: NDArray[np.int64], file: str)
             f"column 'timestamp' of {file} must not go backwards along a user's positions, got {after} after {before}: "
             "leave out column 'position', or mend one of the two"
         )
-    if (times < 0).any():
-        raise ValueError(f"column 'timestamp' of {file} must hold seconds that are at least 0, got {times.min()}")
 
 
 def _check_asked_times(times: list[int], history: list[Any], where: str) -> None:

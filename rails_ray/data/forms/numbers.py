@@ -28,10 +28,11 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, DenseRows, Queries, SparseRows
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
-from rails_ray.data.vectors import VECTOR, VectorShape, as_column, check_numbers, finite, mapped, row_of, vectors_of
+from rails_ray.data.vectors import VectorShape, as_column, check_numbers, finite, mapped, row_of, vectors_of
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.tables import ID, INTEGERS, NUMBERS, TEXT, RowBatch, Table
+from rails_ray.storage.tables import RowBatch, Table
+from rails_ray.storage.values import FILLED_TEXT, ID, INTEGERS, NUMBERS, TEXT, VECTOR, Kind
 
 MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512
 TABLES = "items, queries and relevance"
@@ -62,9 +63,9 @@ def read(sources: Sources, vector_columns: Sequence[str] = (), needed: Collectio
 
 
 def _asked(sources: Sources, items: Rows, needed: Collection[str]) -> dict[str, Queries]:
-    table = sources.table("queries")
+    table = sources.open("queries")
     queries = table.read({"query_id": ID, "split": TEXT})
-    forms = [name for name in QUERY_COLUMNS if name in table.column_names()]
+    forms = [name for name in QUERY_COLUMNS if name in table]
     inputs: DenseRows | SparseRows
     if forms == ["vector"]:
         inputs = DenseRows(mapped_vectors(table, ["vector"], NUMBERS))
@@ -106,27 +107,27 @@ def corpus(
 
 def item_files(sources: Sources, vector_columns: Sequence[str]) -> ItemFiles:
     """The items, with their vectors as inputs if columns are named."""
-    table = sources.table("items")
+    table = sources.open("items")
     shapes = tuple(_shapes(table, vector_columns))
     columns = {"item_id": ID, **dict.fromkeys(vector_columns, VECTOR)}
-    return ItemFiles(table, columns, {"title": TEXT, "text": TEXT}, partial(_item, shapes=shapes))
+    return ItemFiles(table, columns, {"title": FILLED_TEXT, "text": FILLED_TEXT}, partial(_item, shapes=shapes))
 
 
-def mapped_vectors(table: Table, columns: Sequence[str], kinds: Sequence[str] = VECTOR) -> NDArray[np.float32]:
+def mapped_vectors(table: Table, columns: Sequence[str], kind: Kind = VECTOR) -> NDArray[np.float32]:
     """The vectors of one column, or of several side by side, mapped into memory."""
-    shapes = _shapes(table, columns, kinds)
-    batches = table.batches(dict.fromkeys(columns, kinds))
+    shapes = _shapes(table, columns, kind)
+    batches = table.batches(dict.fromkeys(columns, kind))
     whole = VectorShape(_together(shapes), table.paths[0])
     return mapped((_joined(batch, shapes) for batch in batches), whole)
 
 
-def _shapes(table: Table, columns: Sequence[str], kinds: Sequence[str] = VECTOR) -> list[tuple[str, VectorShape]]:
+def _shapes(table: Table, columns: Sequence[str], kind: Kind = VECTOR) -> list[tuple[str, VectorShape]]:
     """The shape of the rows of each column.
 
     Raises:
         ValueError: if vectors of several columns differ in width, or a column of several has several vectors itself.
     """
-    shapes = [(column, VectorShape.of(table, column, kinds)) for column in columns]
+    shapes = [(column, VectorShape.of(table, column, kind)) for column in columns]
     if len(shapes) > 1:
         (first, like), *others = shapes
         for column, shape in others:
@@ -152,8 +153,11 @@ def _item(batch: RowBatch, shapes: Sequence[tuple[str, VectorShape]]) -> pa.Tabl
     items = batch.table.select(["item_id"])
     if shapes:
         items = items.append_column("input", as_column(_joined(batch, shapes)))
-    title = next((name for name in ("title", "text") if name in batch.table.column_names), None)
-    return items if title is None else items.append_column("title", batch[title])
+    found = [batch[name] for name in ("title", "text") if name in batch.table.column_names]
+    if not found:
+        return items
+    title = found[0] if len(found) == 1 else pc.if_else(pc.equal(found[0], ""), found[1], found[0])
+    return items.append_column("title", title)
 
 
 def _sparse_rows(table: Table) -> SparseRows:

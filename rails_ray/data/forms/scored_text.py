@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -26,9 +25,7 @@ from rails_ray.modules.model import Model
 from rails_ray.schema.fields import SUPPORTS
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
-from rails_ray.storage.tables import ID, TEXT
-
-FLOATS = ("list of floats",)
+from rails_ray.storage.values import FILLED_TEXT, FLOATS, ID, TEXT
 
 
 class ScoredTextForm(TextForm):
@@ -44,9 +41,9 @@ class ScoredTextForm(TextForm):
         return replace(found, queries=self._scored(sources, found.item_ids, needed))
 
     def _scored(self, sources: Sources, item_ids: ItemIds, needed: Collection[str]) -> dict[str, Queries]:
-        items = sources.table("items").read({"item_id": ID})
-        queries = sources.table("queries").read({"query_id": ID, "text": TEXT, "split": TEXT})
-        given = sources.table("scores").read({"query_id": ID, "scores": FLOATS})
+        items = sources.read("items", {"item_id": ID})
+        queries = sources.read("queries", {"query_id": ID, "text": FILLED_TEXT, "split": TEXT})
+        given = sources.read("scores", {"query_id": ID, "scores": FLOATS})
         scores, texts = _in_order(given, queries, len(items)), Texts(queries["text"])
 
         def inputs_of(rows: NDArray[np.int64]) -> ScoredTexts:
@@ -74,7 +71,7 @@ def _in_order(given: Rows, queries: Rows, num_items: int) -> NDArray[np.float32]
             f"column 'scores' of {file} must hold {num_items} scores, one for each item, got {lengths[wrong[0]]} in "
             f"row {row}"
         )
-    values = column.combine_chunks().flatten().cast(pa.float32()).to_numpy(zero_copy_only=False)
+    values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     scores = np.full((len(queries), num_items), np.nan, np.float32)
     scores[rows] = values.reshape(-1, num_items)
     if np.isinf(scores).any():

@@ -21,13 +21,14 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.packaged import Packaged
 from rails_ray.data.queries import SPLITS
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
-from rails_ray.data.sources import Sources
+from rails_ray.data.sources import Sources, null_notes
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.schema.fields import shortened
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import check_distinct
-from rails_ray.storage.tables import ID, TEXT, RowBatch
+from rails_ray.storage.tables import RowBatch
+from rails_ray.storage.values import FILLED_TEXT, ID, TEXT
 
 
 class TextForm:
@@ -39,9 +40,11 @@ class TextForm:
 
     def read(self, sources: Sources, needed: Collection[str] = SPLITS) -> DataSet:
         items = _items(sources).read()
+        for note in null_notes("items", items.num_null, len(items)):
+            sources.note(note)
         check_distinct(items, "item_id")
         if are_to_be_read(sources, needed):
-            queries = sources.table("queries").read({"query_id": ID, "text": TEXT, "split": TEXT})
+            queries = sources.read("queries", {"query_id": ID, "text": FILLED_TEXT, "split": TEXT})
             queries_by_split = by_split(sources, queries, items, Texts(queries["text"]).take, needed)
         else:
             queries_by_split = no_queries(Texts())
@@ -82,7 +85,8 @@ class TextReader:
 
 
 def _items(sources: Sources) -> ItemFiles:
-    return ItemFiles(sources.table("items"), {"item_id": ID, "text": TEXT}, {"title": TEXT}, _with_input)
+    columns, optional = {"item_id": ID, "text": FILLED_TEXT}, {"title": FILLED_TEXT}
+    return ItemFiles(sources.open("items"), columns, optional, _with_input)
 
 
 def _with_input(batch: RowBatch) -> pa.Table:
@@ -90,6 +94,7 @@ def _with_input(batch: RowBatch) -> pa.Table:
     items = batch.table.select(["item_id"])
     if "title" not in batch.table.column_names:
         return items.append_column("input", batch["text"])
-    kind = pa.large_string()  # all three must be of one type
-    joined = pc.binary_join_element_wise(batch["title"].cast(kind), batch["text"].cast(kind), pa.scalar("\n", kind))
-    return items.append_column("input", joined).append_column("title", batch["title"])
+    titles, texts = batch["title"], batch["text"]
+    joined = pc.binary_join_element_wise(titles, texts, pa.scalar("\n", pa.large_string()))
+    inputs = pc.if_else(pc.equal(titles, ""), texts, joined)
+    return items.append_column("input", inputs).append_column("title", titles)

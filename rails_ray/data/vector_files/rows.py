@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.tables import ID, KINDS
+from rails_ray.storage.values import ID, BadValueError
 
 MOST_WIDTH = 65_536  # numbers that a request's `embedding` may have; a header in another byte order says far more
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 2**23  # of a block, unless the caller wants another
@@ -72,7 +72,7 @@ class ListFile(RowFile):
 class VectorFile(RowFile):
     """Vectors, and what the same file holds beside them.
 
-    ids: int64 or string, distinct; None if the file has none: then ids are the row numbers.
+    ids: int64, uint64 or large_string, distinct; None if the file has none: then ids are the row numbers.
     queries, truth: queries and the nearest rows of each, if the file has them.
     """
 
@@ -110,7 +110,7 @@ def to_float32(block: NDArray[Any], first: int, file: str) -> NDArray[np.float32
 
 
 def to_ids(ids: Any, file: str) -> pa.ChunkedArray:
-    """Ids as int64 or large_string.
+    """Ids as int64, uint64 or large_string.
 
     Args:
         ids: an Arrow array, or any sequence.
@@ -120,12 +120,12 @@ def to_ids(ids: Any, file: str) -> pa.ChunkedArray:
     """
     try:
         column = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([ids])
-        if any(KINDS[kind](column.type) for kind in ID):
-            column = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
+        column = pa.chunked_array([ID.read(column.combine_chunks())])
+    except BadValueError as error:
+        where = "" if error.row is None else f" in row {error.row}"
+        raise ValueError(f"ids of {file} must {error.must}, got {error.got}{where}") from None
     except (pa.ArrowException, OverflowError) as error:
         raise ValueError(f"ids of {file} must be integers of 64 bits or strings, got: {error}") from None
-    if not any(KINDS[kind](column.type) for kind in ID):
-        raise ValueError(f"ids of {file} must be of type {' or '.join(ID)}, got {column.type}")
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
         raise ValueError(f"ids of {file} must have a value in every row, got null in row {row}")

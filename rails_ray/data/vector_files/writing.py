@@ -13,9 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.data.vector_files.rows import check_array, check_ids, check_shape, to_float32, to_ids
+
+LARGEST_ID = 2**63 - 1  # of formats whose ids are signed
 
 
 class Labelled(NamedTuple):
@@ -94,7 +97,15 @@ def _check_held(ids: pa.ChunkedArray, holds: Holds, first: int, file: str) -> No
     ValueError: if the format cannot hold the ids of rows from `first` on.
     """
     remedy = "write .parquet, or give no ids and keep them elsewhere, in the order of the rows"
-    if holds is Holds.NONE and not ids.equals(to_ids(np.arange(first, first + len(ids)), file)):
+    is_large = ids.type == pa.uint64() and (pc.max(ids).as_py() or 0) > LARGEST_ID
+    if holds is not Holds.ALL and is_large:
+        raise ValueError(
+            f"ids of {file} must be at most {LARGEST_ID}, as its format holds no larger ones, got "
+            f"{pc.max(ids).as_py()}: {remedy}"
+        )
+    if holds is Holds.NONE and not ids.cast(pa.int64() if pa.types.is_integer(ids.type) else ids.type).equals(
+        to_ids(np.arange(first, first + len(ids)), file)
+    ):
         raise ValueError(
             f"ids of {file} must be its row numbers, as its format holds no ids, got {ids[0].as_py()!r} in row "
             f"{first}: {remedy}"

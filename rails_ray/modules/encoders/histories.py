@@ -99,7 +99,7 @@ class Histories:
     """Histories as item rows, padded at their end with any row, and the positions whose representation is asked.
 
     asked: b * T + t of each such position, by b.
-    times: when each item was, in seconds; -1 where nobody knows. None if nobody ever does.
+    times: when each item was, in seconds; `UNKNOWN_TIME` where nobody knows. None if nobody ever does.
     users: number of each user; -1 where nobody knows. None if nobody ever does.
     """
 

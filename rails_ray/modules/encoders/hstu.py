@@ -26,6 +26,7 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.histories import INITIAL_STD, Histories, HistoryConfig, HistoryEncoder
 from rails_ray.modules.encoders.transformer import dropped
+from rails_ray.schema.times import UNKNOWN_TIME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,5 +123,5 @@ def _buckets(times: Int[Tensor, "B T"], num_buckets: int) -> Int[Tensor, "B T T"
     the one before; -1 where a time is not known."""
     seconds = (times[:, :, None] - times[:, None, :]).clamp(min=1)
     found = seconds.double().log2().long().clamp(max=num_buckets - 1)
-    is_known = times >= 0
+    is_known = times > UNKNOWN_TIME
     return found.masked_fill(~(is_known[:, :, None] & is_known[:, None, :]), -1)

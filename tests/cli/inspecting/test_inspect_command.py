@@ -20,7 +20,7 @@ from support.examples import (
     write_text_data,
     write_vector_data,
 )
-from support.inspected import SPLITS, change, into_two_files, looked, setting
+from support.inspected import SPLITS, change, into_two_files, looked, setting, strangers
 
 # the command
 
@@ -89,8 +89,8 @@ def test_a_mistake_is_one_sentence(
 
 def test_problems_are_printed_and_exit_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_text_data(tmp_path / "data")
-    change(folder, "relevance", setting("item_id", 1, "nobody"))
-    change(folder, "queries", setting("split", 1, "dev"))
+    change(folder, "relevance", strangers("item_id"))
+    change(folder, "queries", setting("split", 1, "holdout"))
     assert main(["inspect", str(folder), "--no-timing"]) == 1
     out, errors = capsys.readouterr()
     assert f"problem: column 'item_id' of {folder}/relevance.parquet must be in {folder}/items.parquet, got" in out

@@ -15,6 +15,7 @@ from rails_ray.data.queries import Visits
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.schema.times import UNKNOWN_TIME
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
@@ -134,8 +135,8 @@ GOOD = {
         ),
         (
             "items",
-            {"item_id": [10.0, 11.0, 12.0, 13.0]},
-            r"column 'item_id' of .*/items\.parquet must be of type integer or string, got double",
+            {"item_id": [10.0, 11.5, 12.0, 13.0]},
+            r"column 'item_id' of .*/items\.parquet must hold whole numbers, .*, got 11\.5 in row 1",
         ),
         (
             "items",
@@ -145,7 +146,8 @@ GOOD = {
         (
             "interactions",
             {"user_id": ["a", "a", None, "a", "b"]},
-            r"column 'user_id' of .*/interactions\.parquet must have a value in every row, got null in row 2",
+            r"column 'user_id' of .*/interactions\.parquet must be in .*, got None in row 2, and so in 1 of 5 rows: "
+            r"mend the ids, or leave such rows out with --data\.max-dropped 0\.2",
         ),
         (
             "items",
@@ -164,8 +166,8 @@ GOOD = {
         ),
         (
             "items",
-            {"item_id": ["10", "11", "12", "13"]},
-            r"column 'item_id' of .*/interactions\.parquet must be of type string as in .*/items\.parquet, got int64",
+            {"item_id": ["010", "011", "012", "013"]},
+            r"column 'item_id' of .*/interactions\.parquet must be in .*/items\.parquet, got 10 in row 0",
         ),
         (
             "interactions",
@@ -190,7 +192,7 @@ GOOD = {
         (
             "interactions",
             {"user_id": [], "item_id": [], "position": []},
-            r"must be of type integer or string, got null",
+            r"interactions\.parquet must hold at least 1 row, got an empty table",
         ),
         ("items", {"item_id": pa.array([], pa.int32()), "title": pa.array([], pa.string())}, r"at least 1 row, got an"),
     ],
@@ -250,7 +252,7 @@ def test_timestamps_order_interactions_and_come_along(tmp_path: Path) -> None:
     asked = reader.read({"history": [5, 99, 6], "timestamps": [3, 4, 5]}, "query")
     assert (asked.rows.tolist(), asked.times.tolist(), asked.users.tolist()) == ([0, 1], [3, 5], [-1])
     both = reader.batch([asked, reader.read({"history": [6]}, "query"), by_user])
-    assert both.times.tolist() == [3, 5, -1, 8, 9, 9]
+    assert both.times.tolist() == [3, 5, UNKNOWN_TIME, 8, 9, 9]
     assert both.users.tolist() == [-1, -1, 2]
 
 
@@ -275,7 +277,10 @@ def test_timestamps_of_a_request_that_do_not_fit(times: list[int], message: str,
             [1, 5, 4, 9, 0],
             r"column 'timestamp' of .* must not go backwards along a user's positions, got 4 after 5: leave out column",
         ),
-        ([-3, 5, 6, 9, 0], r"column 'timestamp' of .*interactions\.parquet must hold seconds .* at least 0, got -3"),
+        (
+            [1_700_000_000, 1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002, 1_700_000_000_003],
+            r"column 'timestamp' of .* must hold times of one unit, got 1\.7e\+09 \(seconds\) and 1\.7e\+12 \(m",
+        ),
     ],
 )
 def test_timestamps_that_do_not_fit_positions(times: list[int], message: str, tmp_path: Path) -> None:
@@ -283,3 +288,62 @@ def test_timestamps_that_do_not_fit_positions(times: list[int], message: str, tm
     write(storage, interactions={**GOOD["interactions"], "timestamp": times}, items=GOOD["items"])
     with pytest.raises(ValueError, match=message):
         HistoryForm().read(Sources(str(storage)))
+
+
+SECONDS = [-86_400, 1_700_000_000, 1_700_000_060, 4_102_444_800, 0]  # before 1970, and after 2038
+
+
+@pytest.mark.parametrize(
+    ("times", "unit"),
+    [
+        (SECONDS, None),
+        ([float(own) for own in SECONDS], None),
+        ([own * 10**3 for own in SECONDS], "milliseconds"),
+        ([own * 10**6 for own in SECONDS], "microseconds"),
+        ([own * 10**9 for own in SECONDS], "nanoseconds"),
+        (pa.array(SECONDS, pa.timestamp("s", "Asia/Tokyo")), None),
+        (pa.array([own * 10**9 for own in SECONDS], pa.timestamp("ns")), None),
+        (["1969-12-31", "2023-11-14T22:13:20Z", "2023-11-14T23:14:20+01:00", "2100-01-01", "1970-01-01"], None),
+    ],
+)
+def test_times_of_any_type_are_seconds(times: Any, unit: str | None, tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    write(storage, interactions={**GOOD["interactions"], "timestamp": times}, items=GOOD["items"])
+    sources = Sources(str(storage))
+    assert HistoryForm().read(sources).histories.times.tolist() == SECONDS
+    assert sources.notes == (
+        [] if unit is None else [f"interactions: column 'timestamp' is read as {unit}, by its size"]
+    )
+
+
+def test_parts_of_a_second_order_interactions(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    interactions = {"user_id": ["a"] * 4, "item_id": [10, 11, 12, 13], "timestamp": [5.75, 5.25, 5.5, 5.875]}
+    write(storage, interactions=interactions, items=GOOD["items"])
+    read = HistoryForm().read(Sources(str(storage)))
+    assert read.item_ids.take(read.histories.rows) == [11, 12, 10, 13]
+    assert read.histories.times.tolist() == [5, 5, 5, 5]
+
+
+def test_interactions_of_unknown_items_are_left_out_and_counted(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    interactions = {name: [*values, *values[:4]] for name, values in GOOD["interactions"].items()}
+    interactions["item_id"][1] = 99
+    write(storage, **GOOD | {"interactions": interactions})
+    sources = Sources(str(storage), max_dropped=0.2)
+    read = HistoryForm().read(sources)
+    assert len(read.histories.rows) == 8
+    assert sources.notes[0] == (
+        f"interactions: 1 of 9 rows left out, as item_id is not in {storage}/items.parquet: 99 in row 1 of "
+        f"{storage}/interactions.parquet"
+    )
+
+
+def test_ties_that_the_order_of_rows_decides_are_counted(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    interactions = {"user_id": [*"aaaabbbb"], "item_id": [10, 11, 12, 13] * 2, "timestamp": [1, 2, 3, 3, 1, 1, 1, 2]}
+    write(storage, interactions=interactions, items=GOOD["items"])
+    sources = Sources(str(storage))
+    HistoryForm().read(sources)
+    [note] = sources.notes
+    assert note.startswith("interactions: the last two of 1 of 2 users are of one time")

@@ -220,8 +220,8 @@ FLOATS = pa.list_(pa.float64())
         (
             "sparse",
             "feature_indices",
-            pa.array(VALUES, FLOATS),
-            r"'feature_indices' of .*queries\.parquet must be of type list of integers, got list<.*double>",
+            pa.array(changed(INDICES, 6, [4, 0.5]), FLOATS),
+            r"'feature_indices' of .*queries\.parquet must hold whole numbers, .*, got 0\.5 in row 6",
         ),
         (
             "sparse",

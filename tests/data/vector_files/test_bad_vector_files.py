@@ -128,22 +128,21 @@ def test_files_that_cannot_be_read(tmp_path: Path, format: str, data: bytes, mes
         ({"vector": [["a"]]}, "column 'vector' of .* must be of type list of floats or .*, got list<.*string>"),
         ({"vector": [[[1.0, 2.0]]]}, r"of type list of floats or .*, got list<.*list<.*double>>"),
         ({"vector": [[1.0], [1.0, 2.0]]}, "must hold 1 numbers in every row as in row 0, got 2 in row 1"),
-        ({"vector": [[1.0], None]}, "column 'vector' of .* must hold numbers, got null in row 1"),
+        ({"vector": [[1.0], None]}, "column 'vector' of .* must have a value in every row, got null in row 1"),
         ({"vector": [[1.0], [None]]}, "column 'vector' of .* must hold numbers, got null in row 1"),
         ({"vector": [[1.0], [2.0], [np.inf]]}, "must hold numbers that are finite in float32, got inf in row 2"),
-        ({"vector": pa.array([[]], pa.list_(pa.float32()))}, "must hold rows of 1 to 65536 numbers, got a width of 0"),
-        ({"vector": pa.array([None], pa.list_(pa.float32()))}, "column 'vector' of .* hold numbers, got null in row 0"),
-        ({"vector": pa.array([], pa.list_(pa.float32()))}, "v.parquet must hold at least 1 row, got 0"),
+        ({"vector": pa.array([[]], pa.list_(pa.float32()))}, "must hold at least 1 number, got none in row 0"),
+        (
+            {"vector": pa.array([None], pa.list_(pa.float32()))},
+            "'vector' of .* a value in every row, got null in row 0",
+        ),
+        ({"vector": pa.array([], pa.list_(pa.float32()))}, "v.parquet must hold at least 1 row, got an empty table"),
         ({"vector": [[1.0]] * 2, "id": [3, 3]}, "column 'id' of .* must hold distinct ids, got 3 again in row 1"),
         (
             {"vector": [[1.0]] * 2, "item_id": ["a", None]},
-            "ids of .* must have a value in every row, got null in row 1",
+            "column 'item_id' of .* must have a value in every row, got null in row 1",
         ),
-        ({"vector": [[1.0]], "id": [1.5]}, "ids of .* must be of type integer or string, got double"),
-        (
-            {"vector": [[1.0]], "id": pa.array([2**63], pa.uint64())},
-            "must be integers of 64 bits or strings, got: .*9223372036854775808",
-        ),
+        ({"vector": [[1.0]], "id": [1.5]}, "column 'id' of .* must hold whole numbers, .*, got 1.5 in row 0"),
     ],
 )
 def test_tables_that_cannot_be_read(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
@@ -186,7 +185,7 @@ def test_files_of_one_table(tmp_path: Path) -> None:
 
     assert opened(vector=[[3, 4]], item_id=pa.array(["b"], pa.large_string())).tolist() == [[1, 2], [3, 4]]
     for second, message in [
-        ({"vector": [[3.0, 4.0]]}, "2.parquet must have a column 'item_id' as .*1.parquet has, got none"),
+        ({"vector": [[3.0, 4.0]]}, "2.parquet must have a column 'item_id', got vector"),
         ({"item_id": ["b"]}, "2.parquet must have a column 'vector', got item_id"),
         ({"item_id": [7], "vector": [[3.0, 4.0]]}, "2.parquet must be of type large_string as in .*, got int64"),
         ({"item_id": ["a"], "vector": [[3.0, 4.0]]}, "must hold distinct ids, got 'a' again in row 0"),

@@ -161,13 +161,9 @@ def test_row_numbers_need_no_room_for_ids(tmp_path: Path, format: str) -> None:
         ([1, 2, 3, 4, 1], "column 'id' of .*v.parquet must hold distinct ids, got 1 again in row 4"),
         ([1, 2, 3], "ids of .*v.parquet must be one for each row, got 1 for 2 rows at row 2"),
         (range(9), "ids of .*v.parquet must be one for each of its 5 rows, got 9"),
-        ([1.5, 2, 3, 4, 5], "ids of .*v.parquet must be of type integer or string, got double"),
+        ([1.5, 2, 3, 4, 5], "ids of .*v.parquet must hold whole numbers, .*, got 1.5 in row 0"),
         ([1, 2, None, 4, 5], "ids of .*v.parquet must have a value in every row, got null in row 2"),
         ([1, "b", 3, 4, 5], "ids of .*v.parquet must be integers of 64 bits or strings, got: .*"),
-        (
-            np.array([2**63, 1, 2, 3, 4], np.uint64),
-            "must be integers of 64 bits or strings, got: .*9223372036854775808",
-        ),
         ([2**70, 1, 2, 3, 4], "must be integers of 64 bits or strings, got: .*"),
     ],
 )
