@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.data.table_files.converting import Converter
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import tables
 from rails_ray.storage.filesystem import Storage
@@ -19,6 +21,7 @@ COLUMNS = (  # that can be read from a column of another name
     *("item_id", "query_id", "user_id", "text", "title", "split", "vector", "feature_indices", "feature_values"),
     *("position", "timestamp", "scores"),
 )
+TEXTS = ("text", "title", "split")
 MOST_DROPPED = 0.1  # rows of a table that may name what is not there, unless the caller says another share
 SHOWN = 3  # names of files in a sentence
 
@@ -32,6 +35,7 @@ class Sources:
     columns: columns that are read in place of others, by the name of that column (`item_id`), or of it in one table
         (`queries.text`).
     max_dropped: share of the rows of a table that may name items, queries or users that are not there.
+    cache: storage of tables that are Parquet made of other formats; None for a folder of this process.
     notes: a sentence on all that reading left out, or read as something else; reading adds to it.
     """
 
@@ -40,6 +44,7 @@ class Sources:
     columns: Mapping[str, str] = field(default_factory=dict)
     max_dropped: float = MOST_DROPPED
     notes: list[str] = field(default_factory=list, compare=False)
+    cache: str | None = None
     _tables: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -58,7 +63,8 @@ class Sources:
 
     def _find(self, name: str) -> Table:
         if name in self.places:
-            return tables.find(self.places[name])
+            converted = self._converter.table(self.places[name], self._texts(name))
+            return converted or tables.find(self.places[name])
         if self.folder is None:
             raise NotFoundError(f"the table of {name} must be somewhere, got no folder and no place: name one")
         found = list[Table]()
@@ -67,10 +73,19 @@ class Sources:
                 found.append(tables.find(f"{Storage(self.folder)}/{file}"))
             except NotFoundError:
                 continue
+        if not found and name in self._data_set:
+            return self._data_set[name]
+        other = self._converter.table(f"{Storage(self.folder)}/{name}", self._texts(name))
+        if other is not None and found:
+            raise ValueError(
+                f"{self} must have one table {name}, got {found[0].name} and {other.name}: name one of them with "
+                f"--data.{name}"
+            )
+        found += [] if other is None else [other]
         if not found:
             raise NotFoundError(
-                f"{Storage(self.folder)}/{name}.parquet must exist, got no such file, and no folder {name} of Parquet "
-                "files"
+                f"{Storage(self.folder)}/{name}.parquet must exist, got no such file, none of {name} in CSV, TSV or "
+                f"JSON lines, and no folder {name} of such files"
             )
         if len(found) > 1:
             raise ValueError(
@@ -78,6 +93,20 @@ class Sources:
                 f"--data.{name}"
             )
         return found[0]
+
+    @cached_property
+    def _converter(self) -> Converter:
+        return Converter(self.cache, self.notes)
+
+    @cached_property
+    def _data_set(self) -> dict[str, Table]:
+        """The tables of a folder that another tool has written."""
+        return {} if self.folder is None else self._converter.data_set(str(Storage(self.folder)))
+
+    def _texts(self, name: str) -> list[str]:
+        """The columns of a table that are texts, whatever they hold."""
+        renamed = self._renamed(name)
+        return [renamed.get(column, column) for column in TEXTS]
 
     def _renamed(self, name: str) -> dict[str, str]:
         """The columns of a table that are read in place of others; those for one table come first."""

@@ -75,7 +75,7 @@ def sources(config: RunConfig, storage: Storage) -> Sources:
     check_has_data(config)
     data = with_data(config, config.data).data
     if data.folder is not None or data.places:
-        return sources_of(data)
+        return sources_of(data, f"{storage}/data")
     packaged, sizes = training_family(config).form.packaged, (data.num_valid, data.num_test, data.split_seed)
     assert packaged is not None
     folder = Storage(f"{storage}/data/{packaged.name}-{'-'.join(map(str, sizes))}")
@@ -86,9 +86,13 @@ def sources(config: RunConfig, storage: Storage) -> Sources:
     return Sources(str(folder))
 
 
-def sources_of(data: DataConfig) -> Sources:
-    """The tables that a config names."""
-    return Sources(data.folder, data.places, data.renamed, data.max_dropped)
+def sources_of(data: DataConfig, cache: str | None = None) -> Sources:
+    """The tables that a config names.
+
+    Args:
+        cache: storage of tables that are Parquet made of other formats.
+    """
+    return Sources(data.folder, data.places, data.renamed, data.max_dropped, cache=cache)
 
 
 def with_data(config: RunConfig, data: DataConfig) -> RunConfig:

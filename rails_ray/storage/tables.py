@@ -105,6 +105,7 @@ class Table:
     folder: what all paths begin with; folders below it may give columns.
     renamed: the column that is read in place of another, by the name of that.
     left_out: other files of its folder that are no part of it.
+    shown: what messages call each file, if it was made of another; else their paths.
     """
 
     root: str
@@ -112,6 +113,7 @@ class Table:
     folder: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
 
     @cached_property
     def footers(self) -> tuple[Footer, ...]:
@@ -136,12 +138,15 @@ class Table:
             schema, num_rows = (
                 (pa.schema([]), 0) if file is None else (file.schema_arrow.remove_metadata(), file.metadata.num_rows)
             )
-        return Footer(f"{storage}/{path}", schema, num_rows, _partitions(path.removeprefix(self.folder)))
+        return Footer(self._shown(number), schema, num_rows, _partitions(path.removeprefix(self.folder)))
 
     @property
     def name(self) -> str:
         """The table in messages: its file, or its first file."""
-        return f"{Storage(self.root)}/{self.paths[0]}"
+        return self._shown(0)
+
+    def _shown(self, number: int) -> str:
+        return self.shown[number] if self.shown else f"{Storage(self.root)}/{self.paths[number]}"
 
     @cached_property
     def column_names(self) -> list[str]:
