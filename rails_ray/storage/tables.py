@@ -117,7 +117,7 @@ class Table:
 
     @cached_property
     def footers(self) -> tuple[Footer, ...]:
-        """What each file says of its columns.
+        """The columns of each file, as its end says them.
 
         Raises:
             NotFoundError: if a file is gone.
@@ -132,7 +132,7 @@ class Table:
         return tuple(found)
 
     def footer(self, number: int) -> Footer:
-        """What a file says of its columns. Raises what `footers` does."""
+        """The columns of a file, as its end says them. Raises what `footers` does."""
         storage, path = Storage(self.root), self.paths[number]
         with _opened(storage, path) as (file, _):
             schema, num_rows = (

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oracles.vectors import Matrix, Vector, add, dot, linear, softmax
+from rails_ray.schema.times import UNKNOWN_TIME
 
 
 def buckets(pieces: Sequence[str], base: int, num_buckets: int) -> set[int]:
@@ -81,7 +82,7 @@ def hstu(
     longest: int,
     times: Sequence[int] | None = None,
 ) -> list[list[float]]:
-    """The same by pointwise attention; Zhai et al., Equations 2 and 3. times: of each item, -1 where it is unknown."""
+    """The same by pointwise attention; Zhai et al., Equations 2 and 3. times: of each item, or `UNKNOWN_TIME`."""
     width = len(of["norm.weight"])
     size = width // num_heads
     hidden = [
@@ -103,7 +104,7 @@ def hstu(
                 total = [0.0] * size
                 for j in range(i + 1):
                     bias = of[f"{block}position_bias"][i - j]
-                    if times is not None and times[i] >= 0 and times[j] >= 0:
+                    if times is not None and UNKNOWN_TIME not in (times[i], times[j]):
                         buckets = of[f"{block}time_bias"]
                         bias += buckets[min(int(math.log2(max(times[i] - times[j], 1))), len(buckets) - 1)]
                     weight = silu(dot(queries[i][head], keys[j][head]) + bias) / longest

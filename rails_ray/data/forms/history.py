@@ -104,7 +104,7 @@ class HistoryForm:
         """The histories are stored beside the items, for queries that name a user."""
         read = self.read(sources)
         item_ids, histories = read.item_ids.column, histories_table(read)
-        query = {"history": str(item_ids.type), "user_id": str(histories["user_id"].type)}
+        query = {"history": id_type(item_ids), "user_id": id_type(histories["user_id"])}
         files = {ITEMS: to_bytes(pa.table({"item_id": item_ids})), HISTORIES: to_bytes(histories)}
         items = pa.table({"item_id": item_ids, "input": pa.array(read.item_inputs)})
         return Corpus(
@@ -155,6 +155,11 @@ class HistoryReader:
 
     def example(self) -> dict[str, Any]:
         return {"history": [self.item_ids[0]]}
+
+
+def id_type(ids: pa.ChunkedArray) -> str:
+    """The type of ids as a manifest names it."""
+    return str(ids.type).removeprefix("large_")
 
 
 def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:

@@ -61,9 +61,6 @@ class Folder:
         return delimited(data, self.name(path), delimiter, columns, has_quotes=False)
 
 
-Tables = dict[str, pa.Table]
-
-
 @dataclass(frozen=True)
 class Format:
     """
@@ -73,7 +70,7 @@ class Format:
 
     name: str
     files: Callable[[Folder], tuple[str, ...] | None]
-    read: Callable[[Folder, tuple[str, ...]], Tables]
+    read: Callable[[Folder, tuple[str, ...]], dict[str, pa.Table]]
 
 
 def _beir_files(folder: Folder) -> tuple[str, ...] | None:
@@ -82,7 +79,7 @@ def _beir_files(folder: Folder) -> tuple[str, ...] | None:
     return None if corpus is None else (corpus, *filter(None, [queries]), *qrels)
 
 
-def _beir(folder: Folder, files: tuple[str, ...]) -> Tables:
+def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     corpus, *others = files
     items = json_lines(opened(folder.storage, corpus), folder.name(corpus))
     found = {"items": renamed(items, {"_id": "item_id", "title": "title", "text": "text"})}
@@ -126,7 +123,7 @@ def _recbole_files(folder: Folder) -> tuple[str, ...] | None:
     )
 
 
-def _recbole(folder: Folder, files: tuple[str, ...]) -> Tables:
+def _recbole(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     found = {}
     for path in files:
         table = folder.read(path, "\t")
@@ -171,7 +168,7 @@ def _movielens_files(folder: Folder) -> tuple[str, ...] | None:
     return None
 
 
-def _movielens(folder: Folder, files: tuple[str, ...]) -> Tables:
+def _movielens(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     delimiter, encoding, _ = MOVIELENS[files[0]]
     if delimiter == ",":
         ratings, *movies = (delimited(opened(folder.storage, path), folder.name(path), ",") for path in files)
@@ -202,7 +199,7 @@ def _sequence_files(folder: Folder) -> tuple[str, ...] | None:
     return (found[0],) if len(found) == 1 and "/" not in found[0] else None
 
 
-def _sequences(folder: Folder, files: tuple[str, ...]) -> Tables:
+def _sequences(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     [path] = files
     lines = [line.split() for line in opened(folder.storage, path).getvalue().decode().splitlines()]
     for number, line in enumerate(lines):
@@ -217,7 +214,7 @@ def _sequences(folder: Folder, files: tuple[str, ...]) -> Tables:
     return _with_items({"interactions": pa.table(columns)})
 
 
-def _with_items(tables: Tables) -> Tables:
+def _with_items(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables, with the items that interactions name if there is no table of them."""
     if "items" in tables:
         return tables

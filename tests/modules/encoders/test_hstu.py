@@ -5,6 +5,7 @@ import oracles.encoders
 from rails_ray.data.queries import Visits
 from rails_ray.modules.encoders.histories import Histories
 from rails_ray.modules.encoders.hstu import Hstu, HstuConfig
+from rails_ray.schema.times import UNKNOWN_TIME
 
 LENGTH = 5
 
@@ -40,7 +41,9 @@ def test_it_equals_the_loops(rows: list[list[int]], num_blocks: int, num_heads: 
 
 
 @pytest.mark.parametrize(
-    "times", [[0, 0, 1, 2, 3], [5, 90, 4000, 4001, 2**40], [-1, -1, 3, 700, 2**20]], ids=["near", "far", "unknown"]
+    "times",
+    [[0, 0, 1, 2, 3], [5, 90, 4000, 4001, 2**40], [UNKNOWN_TIME, UNKNOWN_TIME, -3, 700, 2**20]],
+    ids=["near", "far", "unknown"],
 )
 def test_with_times_it_equals_the_loops(times: list[int]) -> None:
     made, rows = encoder(num_time_buckets=9), [6, 5, 4, 3, 2]
@@ -52,7 +55,7 @@ def test_with_times_it_equals_the_loops(times: list[int]) -> None:
 
 def test_times_that_nobody_knows_are_no_times() -> None:
     made, rows = encoder(), [[6, 5, 4, 3, 2]]
-    assert torch.equal(made.queries(everywhere(rows, [[-1] * 5])), made.queries(everywhere(rows)))
+    assert torch.equal(made.queries(everywhere(rows, [[UNKNOWN_TIME] * 5])), made.queries(everywhere(rows)))
     blind = encoder(num_time_buckets=0)
     assert torch.equal(blind.queries(everywhere(rows, [[1, 2, 3, 4, 50]])), blind.queries(everywhere(rows)))
 
