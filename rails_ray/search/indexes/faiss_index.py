@@ -233,7 +233,8 @@ class FaissIndex:
             return prepared.best(lines, n, only)
         with self.gpu_lock:
             found: tuple[Floats, Rows] = self.clone.search(prepared.queries[lines], n, params=prepared.parameters)
-        return found
+        is_short = bool((found[1] < 0).any())  # of lists, where there may be more
+        return prepared.best(lines, n, only) if is_short else found
 
     def _all_but(self, rows: Rows) -> Only:
         is_there = np.ones(self.num_items, np.bool_)

@@ -105,16 +105,28 @@ class IvfSearch:
             raise ValueError(f"nprobe must be at most the {nlist} lists of the index, got {nprobe}")
         parameters = faiss.SearchParametersIVF(nprobe=nprobe)
         nearness, lists = index.quantizer.search(queries, nprobe)
+        num_scored = self._sizes(lists).sum(axis=1)
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
-            """Return what index.search gives, without choosing the lists again."""
+            """Return what index.search gives, without choosing the lists again; of more lists, as many as hold n
+            items, where a request leaves their number open."""
             scores, rows = np.empty((len(lines), n), np.float32), np.empty((len(lines), n), np.int64)
-            arrays = queries[lines], lists[lines], nearness[lines]
-            query_pointer, chosen, near = (faiss.swig_ptr(array) for array in arrays)
+            least = n if only is None else n + index.ntotal - only.num_rows
+            own, chosen, near = queries[lines], lists[lines], nearness[lines]
+            if params.nprobe is None and (num_scored[lines] < min(least, index.ntotal)).any():
+                near, chosen = index.quantizer.search(own, nlist)
+                before = self._sizes(chosen).cumsum(axis=1) - self._sizes(chosen)
+                chosen[(np.arange(nlist) >= nprobe) & (before >= least)] = -1
+                num_scored[lines] = self._sizes(chosen).sum(axis=1)
+            asked = faiss.SearchParametersIVF(nprobe=chosen.shape[1], sel=None if only is None else only.selector)
             out = faiss.swig_ptr(scores), faiss.swig_ptr(rows)
-            own = parameters if only is None else faiss.SearchParametersIVF(nprobe=nprobe, sel=only.selector)
-            index.search_preassigned_c(len(lines), query_pointer, n, chosen, near, *out, False, own)
+            query_pointer, chosen_pointer, near_pointer = (faiss.swig_ptr(array) for array in (own, chosen, near))
+            index.search_preassigned_c(len(lines), query_pointer, n, chosen_pointer, near_pointer, *out, False, asked)
             return scores, rows
 
-        num_scored = np.where(lists < 0, 0, self.sizes[lists]).sum(axis=1)  # no list is near a query that is NaN
         return PreparedQueries(queries, best, parameters, num_scored, nprobe == nlist)
+
+    def _sizes(self, lists: Rows) -> Rows:
+        """How many items each list holds; 0 of none, which is all that is near a query that is NaN."""
+        sizes: Rows = np.where(lists < 0, 0, self.sizes[lists])
+        return sizes
