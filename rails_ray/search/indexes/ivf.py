@@ -5,7 +5,7 @@
 
 Source: Jegou et al., Product Quantization, Section 4 (the inverted file, there of codes).
 Differs from the source: centroids c_l have length 1 (spherical k-means), FAISS's choice for inner products. With
-nprobe = nlist every item is looked at.
+nprobe = nlist every item is looked at; where nprobe is not named, as many more lists are as hold the items wanted.
 
 Axes: B queries, X items, N items of a sample, d width of a vector, n places of a list of results.
 """

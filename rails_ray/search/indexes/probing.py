@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.grown_lists import Growth
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -18,10 +19,16 @@ Rows = NDArray[np.int64]
 
 
 class Only(NamedTuple):
-    """The rows that one call of FAISS may answer with: its selector, and how many they are."""
+    """The rows that one call of FAISS may answer with: which they are [X], FAISS's selector of them, and how many."""
 
+    is_there: NDArray[np.bool_]
     selector: Any
     num_rows: int
+
+    @classmethod
+    def of(cls, is_there: NDArray[np.bool_]) -> "Only":
+        selector = faiss_library().IDSelectorBitmap(np.packbits(is_there, bitorder="little"))
+        return cls(is_there, selector, int(np.count_nonzero(is_there)))
 
 
 class PreparedQueries(NamedTuple):
