@@ -27,7 +27,8 @@ class SearchSpec:
 
     Args:
         threshold: compared in float32; -inf for every item, inf for none. A score that equals it reaches it.
-        at_least: read only beside a threshold.
+        at_least: with a threshold, items that are wanted whatever their scores. Without one, items for which an index
+            looks further than it does by default.
         mask: items that no answer may hold; None for none.
     """
 

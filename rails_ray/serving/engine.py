@@ -18,7 +18,7 @@ from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, 
 from rails_ray.schema.responses import ExplainResponse, QueryResult, SearchResponse
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
-from rails_ray.serving.answers import coverage_of, explained, results_of
+from rails_ray.serving.answers import coverage_of, explained, results_of, with_string_ids
 from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
@@ -175,6 +175,7 @@ class Engine:
             temperature,
             coverage,
             encoded.is_known,
+            num_excluded=[len(own) for own in exclude],
             has_temperature=self.cutoffs.cutoff_support.has_trained_temperature,
             lists_all=num_listed is not None,
         )
@@ -195,6 +196,8 @@ class Engine:
             num_items = sum(len(own.items) for own in ranked)
         elif self.ranking.supports:
             found = unranked(found, [supported[number].calls_used for number in answered])
+        if request.ids == "string":
+            found = with_string_ids(found)
         head = SearchResponse(
             version=self.facts["version"],
             method=request.method,
@@ -270,4 +273,4 @@ class Engine:
         [supported] = yield from self.ranking.supported([shard_request], deadline)
         encoded = self.encoder([shard_request], [supported.scores])
         answers: Sequence[Any] = yield AskShards("explain", (encoded.state, request.items))
-        return explained(self.facts["version"], answers, request.items)
+        return explained(self.facts["version"], answers, request.items, as_strings=request.ids == "string")

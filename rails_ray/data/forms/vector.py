@@ -15,6 +15,8 @@ from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.schema.fields import check_embedding
 
+MOST = float(np.finfo(np.float32).max)  # a vector is scaled to length 1, whatever its length
+
 
 @dataclass(frozen=True)
 class VectorForm:
@@ -54,7 +56,7 @@ class VectorReader:
 
     def read(self, query: dict[str, Any], where: str) -> list[float]:
         vector: list[float] = query["embedding"]
-        check_embedding(vector, self.width, where)
+        check_embedding(vector, self.width, where, MOST)
         if self.model.is_blank(vector):
             raise ValueError(f"{where}.embedding must hold a number other than 0, got {len(vector)} zeros")
         return vector

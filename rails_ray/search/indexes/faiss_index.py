@@ -215,16 +215,33 @@ class FaissIndex:
         _check_width(queries, self.index.d, "queries")
         prepared = self.kind.ask(as_float32(queries), params or SearchParams())
         lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
+        self._fill(prepared, lists, spec, np.arange(len(queries)))
+        wider, num_scored = prepared, prepared.num_scored
+        while wider.wider is not None and num_scored is not None and len(short := self._short(lists, spec)):
+            wider = wider.wider()
+            self._fill(wider, lists, spec, short)
+            assert wider.num_scored is not None
+            num_scored[short] = wider.num_scored[short]
+        return self._found(prepared, lists, spec, queries)
+
+    def _fill(self, prepared: PreparedQueries, lists: GrownLists, spec: SearchSpec, asked: Rows) -> None:
+        """Ask for lists of some lines until they hold the answer."""
         longest = 0 if spec.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
-        for lines, n, passed_over in lists.calls():
+        for every, n, passed_over in lists.calls():
             only = None if passed_over is None else self._all_but(passed_over)
+            lines = every[np.isin(every, asked)]
             while len(lines):
                 if prepared.scan is not None and n > longest:
                     lists.replace(lines, prepared.scan(lines, spec.of_queries(torch.from_numpy(lines))))
                     break
                 lines = self._ask(prepared, lists, lines, n, only)
                 n = lists.longer(n)
-        return self._found(prepared, lists, spec, queries)
+
+    def _short(self, lists: GrownLists, spec: SearchSpec) -> Rows:
+        """The lines that found fewer items than `at_least`, of those that are left."""
+        num = len(lists.num_found)
+        num_left = spec.num_left(num, self.num_items).numpy(force=True)
+        return np.flatnonzero(lists.num_found < np.minimum(spec.at_least, num_left))
 
     def _ask(self, prepared: PreparedQueries, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
         """The lines whose lists of n items do not hold the answer."""
@@ -242,8 +259,7 @@ class FaissIndex:
             return prepared.best(lines, n, only)
         with self.gpu_lock:
             found: tuple[Floats, Rows] = self.clone.search(prepared.queries[lines], n, params=prepared.parameters)
-        is_short = bool((found[1] < 0).any())  # of lists, where there may be more
-        return prepared.best(lines, n, only) if is_short else found
+        return found
 
     def _all_but(self, rows: Rows) -> Only:
         is_there = np.ones(self.num_items, np.bool_)

@@ -5,13 +5,15 @@
 
 Source: Jegou et al., Product Quantization, Section 4 (the inverted file, there of codes).
 Differs from the source: centroids c_l have length 1 (spherical k-means), FAISS's choice for inner products. With
-nprobe = nlist every item is looked at; where nprobe is not named, as many more lists are as hold the items wanted.
+nprobe = nlist every item is looked at. Where nprobe is not named, it doubles for a query that finds fewer items than it
+must.
 
 Axes: B queries, X items, N items of a sample, d width of a vector, n places of a list of results.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -98,35 +100,27 @@ class IvfSearch:
         Raises:
             ValueError: if there are fewer lists than nprobe.
         """
-        faiss = faiss_library()
-        index, nlist = self.index, self.index.nlist
+        nlist = self.index.nlist
         nprobe = params.nprobe or max(round(math.sqrt(nlist)), 1)  # pgvector's README: "a good place to start"
         if nprobe > nlist:
             raise ValueError(f"nprobe must be at most the {nlist} lists of the index, got {nprobe}")
+        return self._ask(queries, nprobe, params.nprobe is not None)
+
+    def _ask(self, queries: Floats, nprobe: int, is_named: bool) -> PreparedQueries:
+        faiss, index, nlist = faiss_library(), self.index, self.index.nlist
         parameters = faiss.SearchParametersIVF(nprobe=nprobe)
         nearness, lists = index.quantizer.search(queries, nprobe)
-        num_scored = self._sizes(lists).sum(axis=1)
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
-            """Return what index.search gives, without choosing the lists again; of more lists, as many as hold n
-            items, where a request leaves their number open."""
+            """Return what index.search gives, without choosing the lists again."""
             scores, rows = np.empty((len(lines), n), np.float32), np.empty((len(lines), n), np.int64)
-            least = n if only is None else n + index.ntotal - only.num_rows
-            own, chosen, near = queries[lines], lists[lines], nearness[lines]
-            if params.nprobe is None and (num_scored[lines] < min(least, index.ntotal)).any():
-                near, chosen = index.quantizer.search(own, nlist)
-                before = self._sizes(chosen).cumsum(axis=1) - self._sizes(chosen)
-                chosen[(np.arange(nlist) >= nprobe) & (before >= least)] = -1
-                num_scored[lines] = self._sizes(chosen).sum(axis=1)
-            asked = faiss.SearchParametersIVF(nprobe=chosen.shape[1], sel=None if only is None else only.selector)
+            arrays = queries[lines], lists[lines], nearness[lines]
+            query_pointer, chosen, near = (faiss.swig_ptr(array) for array in arrays)
             out = faiss.swig_ptr(scores), faiss.swig_ptr(rows)
-            query_pointer, chosen_pointer, near_pointer = (faiss.swig_ptr(array) for array in (own, chosen, near))
-            index.search_preassigned_c(len(lines), query_pointer, n, chosen_pointer, near_pointer, *out, False, asked)
+            own = parameters if only is None else faiss.SearchParametersIVF(nprobe=nprobe, sel=only.selector)
+            index.search_preassigned_c(len(lines), query_pointer, n, chosen, near, *out, False, own)
             return scores, rows
 
-        return PreparedQueries(queries, best, parameters, num_scored, nprobe == nlist)
-
-    def _sizes(self, lists: Rows) -> Rows:
-        """How many items each list holds; 0 of none, which is all that is near a query that is NaN."""
-        sizes: Rows = np.where(lists < 0, 0, self.sizes[lists])
-        return sizes
+        num_scored = np.where(lists < 0, 0, self.sizes[lists]).sum(axis=1)  # no list is near a query that is NaN
+        more = None if is_named or nprobe == nlist else partial(self._ask, queries, min(2 * nprobe, nlist), False)
+        return PreparedQueries(queries, best, parameters, num_scored, nprobe == nlist, wider=more)

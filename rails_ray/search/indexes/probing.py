@@ -41,6 +41,8 @@ class PreparedQueries(NamedTuple):
     is_exhaustive: whether every item is looked at.
     scan: from some of its lines and what is wanted of these, the answer by scoring every item, in place of very long
         lists; None for a kind without it.
+    wider: gives the queries with more to look at, for those that find too little; None where a request says how much
+        is looked at, or all is.
     """
 
     queries: Floats
@@ -49,6 +51,7 @@ class PreparedQueries(NamedTuple):
     num_scored: Rows | None
     is_exhaustive: bool
     scan: Callable[[Rows, SearchSpec], SearchResult] | None = None
+    wider: "Callable[[], PreparedQueries] | None" = None
 
 
 @runtime_checkable
