@@ -24,6 +24,12 @@ import torch
 FULL = torch.finfo(torch.float32).eps / 2  # relative error of one rounded operation
 
 
+def threshold_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
+    """How far below a threshold a score may lie whose exact value reaches it: the score of a vector with itself is 1,
+    and is computed as 1 less this at least."""
+    return rounding_slack(num_pairs, width, stored) + torch.finfo(stored).eps / 2
+
+
 def rounding_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
     """How far a score may lie above the largest of its cosines when the two were computed in different ways. For
     vectors of other lengths than 1, multiply it by the product of the two lengths.

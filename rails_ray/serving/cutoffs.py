@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs import Cutoff
@@ -24,6 +25,8 @@ from rails_ray.families.calibrations import StoredCalibration
 from rails_ray.families.version import Version
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.schema.requests import CutoffInput
+from rails_ray.search.certificates import threshold_slack
+from rails_ray.storage.parquet import StateEntry
 
 DEFAULT_K = 10  # most items per query for top_k without a number
 MOST_ITEMS = 1000  # most items per query for cut-offs by score without a number
@@ -39,6 +42,7 @@ class Cutoffs:
     version_mass: the best mass by F1 in calibration, or else in training; None if the model has no trained tau_q.
     stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
     default: the deployment's cut-off; None for the version's.
+    rounding: how far below a threshold a score counts as reaching it, by the precision of what is stored.
     """
 
     cutoff_support: CutoffSupport
@@ -47,6 +51,7 @@ class Cutoffs:
     stored: StoredCalibration | None = None
     calibration: Calibration | None = None
     default: CutoffInput | None = None
+    rounding: float = 0.0
 
     @staticmethod
     def read(version: Version, *, default: CutoffInput | None = None, calibration: str | None = None) -> "Cutoffs":
@@ -65,7 +70,9 @@ class Cutoffs:
         name = calibration or calibrations.current(store, version.name) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
         cutoff_support = version.family.cutoff_support
-        found = replace(Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored), default=default)
+        made = Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored)
+        rounding = _rounding(described.state) if cutoff_support.has_bounded_scores else 0.0
+        found = replace(made, default=default, rounding=rounding)
         cutoff = found.resolve(None, None)
         found.policy(cutoff, found.limit(cutoff, None), np.zeros(1))
         return found
@@ -165,7 +172,7 @@ class Cutoffs:
             )
         if cutoff.score is not None:
             self.cutoff_support.check_score(cutoff.score)
-            return ScoreCutoff(cutoff.score, min_items=least, max_items=max_items)
+            return ScoreCutoff(cutoff.score - self.rounding, min_items=least, max_items=max_items)
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
 
@@ -217,6 +224,14 @@ class Cutoffs:
             )
         distribution = self.cutoff_support.distribution(self.cutoff_support.background(name, fitted))
         return self.factors.tempered_distribution(distribution, name)
+
+
+def _rounding(state: StateEntry) -> float:
+    """How far below a threshold the score of stored vectors counts as reaching it; 0 if none are stored."""
+    if "components" not in state.shapes:
+        return 0.0
+    [num_pairs], (_, width) = state.shapes.get("gate", [1]), state.shapes["components"]
+    return threshold_slack(num_pairs, width, getattr(torch, state.dtypes["components"]))
 
 
 def calibration_of(cutoff_support: CutoffSupport, stored: StoredCalibration) -> Calibration:

@@ -121,6 +121,8 @@ class ShardSearch:
         began = time.perf_counter()
         with noted() as parts:
             found = self.searcher.search(self._here(query), spec, request.method, request.params).on_cpu()
+        if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
+            found = found.as_cosines()
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores > -torch.inf
         rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
@@ -155,11 +157,13 @@ class ShardSearch:
         found = self.item_ids.rows(item_ids)
         rows = found[found >= 0]
         explained = self.searcher.explain(self._here(query), rows.tolist())
+        most = 1.0 if self.cutoff_support.has_bounded_scores else float("inf")
+        most_of_pair = float("inf") if self.cutoff_support.width is None else most
         return ShardExplanation(
             items=self.item_ids.take(rows),
             titles=_taken(self.items.titles, rows),
-            scores=explained.scores[0].tolist(),
-            cosines=explained.cosines[0].tolist(),
+            scores=explained.scores[0].clamp(-most, most).tolist(),
+            cosines=explained.cosines[0].clamp(-most_of_pair, most_of_pair).tolist(),
             gates=explained.gates[0].tolist(),
         )
 

@@ -128,8 +128,10 @@ class Approximate:
         num_scored = (scores > -torch.inf).sum(dim=1)
         item_rows, order = found.item_rows.sort(dim=1)  # as a scan takes them
         running.add(0, scores.gather(1, order))
-        bound = self._bound(query, found, reaches)
-        return running.found(num_scored, num_left, bound=bound, reasons=found.reasons, item_rows=item_rows)
+        is_all = found.is_there.sum(dim=1) == num_left
+        bound = self._bound(query, found, reaches).masked_fill(is_all, -torch.inf)
+        reasons = [None if every else own for every, own in zip(is_all.tolist(), found.reasons, strict=True)]
+        return running.found(num_scored, num_left, bound=bound, reasons=reasons, item_rows=item_rows)
 
     def _slack(self, query: QueryState) -> Float[Tensor, " B"]:
         """How far two ways to compute a score of a query may be apart."""
@@ -152,7 +154,7 @@ class Approximate:
             has_enough = found.is_there.sum(dim=1) >= least
             found = chosen(has_enough | found.is_exhausted, found, self._candidates(query, lists, mask))
         has_enough = found.is_there.sum(dim=1) >= least
-        if not has_enough.all():
+        if not has_enough.all() and (self.params is None or self.params.nprobe is None):
             further = self._candidates(query, lists.of_at_least(spec.least), mask, spec.least)
             found = chosen(has_enough, found, further)
         return found
