@@ -24,9 +24,8 @@ import torch
 FULL = torch.finfo(torch.float32).eps / 2  # relative error of one rounded operation
 
 
-def threshold_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
-    """How far below a threshold a score may lie whose exact value reaches it: the score of a vector with itself is 1,
-    and is computed as 1 less this at least."""
+def self_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
+    """How far below 1 the score of a vector of length 1 with itself may lie, as it is stored and computed."""
     return rounding_slack(num_pairs, width, stored) + torch.finfo(stored).eps / 2
 
 

@@ -1,5 +1,6 @@
 """Which cut-off a request gets: its own, else the deployment's, else the version's mass, else top_k."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from rails_ray.families.calibrations import StoredCalibration
 from rails_ray.families.version import Version
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.schema.requests import CutoffInput
-from rails_ray.search.certificates import threshold_slack
+from rails_ray.search.certificates import self_slack
 from rails_ray.storage.parquet import StateEntry
 
 DEFAULT_K = 10  # most items per query for top_k without a number
@@ -42,7 +43,8 @@ class Cutoffs:
     version_mass: the best mass by F1 in calibration, or else in training; None if the model has no trained tau_q.
     stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
     default: the deployment's cut-off; None for the version's.
-    rounding: how far below a threshold a score counts as reaching it, by the precision of what is stored.
+    rounding: how far below 1 the score of a stored vector with itself may lie, by its precision. A threshold by score
+        asks for no more than that.
     """
 
     cutoff_support: CutoffSupport
@@ -71,8 +73,7 @@ class Cutoffs:
         stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
         cutoff_support = version.family.cutoff_support
         made = Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored)
-        rounding = _rounding(described.state) if cutoff_support.has_bounded_scores else 0.0
-        found = replace(made, default=default, rounding=rounding)
+        found = replace(made, default=default, rounding=_rounding(described.state))
         cutoff = found.resolve(None, None)
         found.policy(cutoff, found.limit(cutoff, None), np.zeros(1))
         return found
@@ -172,7 +173,8 @@ class Cutoffs:
             )
         if cutoff.score is not None:
             self.cutoff_support.check_score(cutoff.score)
-            return ScoreCutoff(cutoff.score - self.rounding, min_items=least, max_items=max_items)
+            highest = 1 - self.rounding if self.cutoff_support.has_bounded_scores else math.inf
+            return ScoreCutoff(min(cutoff.score, highest), min_items=least, max_items=max_items)
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
 
@@ -227,11 +229,11 @@ class Cutoffs:
 
 
 def _rounding(state: StateEntry) -> float:
-    """How far below a threshold the score of stored vectors counts as reaching it; 0 if none are stored."""
+    """How far below 1 the score of a stored vector with itself may lie; 0 if no vectors are stored."""
     if "components" not in state.shapes:
         return 0.0
     [num_pairs], (_, width) = state.shapes.get("gate", [1]), state.shapes["components"]
-    return threshold_slack(num_pairs, width, getattr(torch, state.dtypes["components"]))
+    return self_slack(num_pairs, width, getattr(torch, state.dtypes["components"]))
 
 
 def calibration_of(cutoff_support: CutoffSupport, stored: StoredCalibration) -> Calibration:

@@ -152,14 +152,16 @@ class Engine:
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, ShardRequest]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
-            if cutoff.top_k is not None or num_listed is not None:
-                most = num_listed or k
-                shard_request = ShardRequest(request.method, SearchParams.of_request(vars(request), most), most)
-            else:
+            most, floor, least = num_listed or k, None, self.cutoffs.cutoff_support.least_score
+            if cutoff.top_k is None and num_listed is None:
                 floor = decided.floor(temperature).astype(np.float32)
-                shard_request = ShardRequest(
-                    request.method, SearchParams.of_request(vars(request), k), k, floor, min(cutoff.min_items, k)
+            if least is not None:
+                floor = np.maximum(
+                    np.float32(least) if floor is None else floor, np.full(len(temperature), least, "f4")
                 )
+            at_least = 0 if floor is None else min(cutoff.min_items, most)
+            params = SearchParams.of_request(vars(request), most)
+            shard_request = ShardRequest(request.method, params, most, floor, at_least)
             return decided, self._for_ranker(shard_request, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None

@@ -46,12 +46,13 @@ def test_scores_and_cosines_are_within_one(version: LocalVersion) -> None:
     assert results[0].items[-1] == 1000
 
 
-def test_a_threshold_below_lets_nothing_far_from_it_pass(version: LocalVersion) -> None:
+def test_other_thresholds_are_as_they_are_given(version: LocalVersion) -> None:
     [every] = version.search(VECTORS[:1], k=1001).results
-    middle = (every.scores[4] + every.scores[5]) / 2
-    assert every.scores[4] - every.scores[5] > 2 * LOST["bfloat16"]
-    [kept] = version.search(VECTORS[:1], cutoff={"score": middle}).results
-    assert kept.items == every.items[:5]
+    for place in (1, 4, 500):
+        threshold = every.scores[place]
+        [kept] = version.search(VECTORS[:1], cutoff={"score": threshold}).results
+        assert kept.threshold == threshold
+        assert kept.items == [item for item, score in zip(every.items, every.scores, strict=True) if score >= threshold]
 
 
 def test_what_lies_outside_comes_in_with_its_bound_and_in_row_order() -> None:
