@@ -93,7 +93,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         from rails_ray import on_ray
         from rails_ray.cli import rendering
         from rails_ray.on_ray.cluster import cluster
-        from rails_ray.storage import quantizers
+        from rails_ray.storage import indexes, quantizers
         from rails_ray.storage.filesystem import Storage, timed_name
 
         run_config, stored = self.untrained(), self.stored()
@@ -120,6 +120,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             )
         made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
         out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
+        for line in rendering.low_recalls(indexes.read_recalls(Storage(self.storage), version, encoded.indexes)):
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
         if quantizers.NAME in {entry.path for entry in encoded.files}:
             facts = quantizers.facts(Storage(self.storage).read(f"versions/{encoded.version}/{quantizers.NAME}"))
             out.print(rendering.of_codes(facts))

@@ -173,7 +173,8 @@ def _inputs(facts: Mapping[str, Any], what: str) -> list[tuple[str, str]]:
         own = facts["vectors"]
         number = "1 vector" if own["num_vectors"] == 1 else f"{own['num_vectors']} vectors"
         norms = "all of length 1" if own["is_normalised"] else f"lengths {_quantiles(own['norms'])}"
-        lines.append((f"{what} vectors", f"{number} of {own['width']:,} numbers; {norms}"))
+        again = f"{own['num_duplicates']:,} repeat an earlier one"
+        lines.append((f"{what} vectors", f"{number} of {own['width']:,} numbers; {norms}; {again}"))
     if "features" in facts:
         own = facts["features"]
         lines.append(("features", f"{own['width']:,} in all; of a query: {_quantiles(own['lengths'])}"))

@@ -97,15 +97,15 @@ class PlanDeployment:
         """Raises:
         ValueError: if a field is out of range, or two do not go together.
         """
+        num_items = count(self.items, "items")
         search = Search(
             method=self.method,
             index=self.index,
             num_candidates=self.num_candidates,
             num_per_embedding=self.num_per_embedding,
-            k=self.k,
+            k=min(self.k, max(num_items, 1)),
             batch=self.batch,
         )
-        num_items = count(self.items, "items")
         replica = machine(self.gpu, memory_gb=self.memory_gb, efficiency=self.efficiency)
         names = Names(id_bytes=self.id_bytes, title_bytes=self.title_bytes)
         return PlannedCorpus(num_items, self.shape(), search, replica, names)

@@ -21,6 +21,7 @@ from rails_ray.training.evaluation.calibrating import CalibrationReport, ShareKe
 from rails_ray.training.evaluation.report import Report
 
 SHOWN_ITEMS = 4  # items of an answer in a line of a table
+LOW_RECALL = 0.95  # of an index against an exact search
 LOG_S = 10.0  # seconds between two lines of progress in a log
 
 # How to show the measures of a piece; any other measure: under its own name, to four places.
@@ -230,6 +231,16 @@ def coverage(measured: Sequence[Measured], title: str) -> Table:
 def _coverage(one: Measured, edges: Sequence[float]) -> list[str]:
     interval = f"{one.low_both:.4f} to {one.high_both:.4f}"
     return [f"{one.nominal:g}", segment_name(one.segment, edges), f"{one.coverage:.4f}", interval]
+
+
+def low_recalls(recalls: Mapping[str, float]) -> list[str]:
+    """Say which indexes find few of the best items, by a sample of items as queries."""
+    return [
+        f"index of {name}: recall {recall:.2f} of the ten best, below {LOW_RECALL:g}: raise nprobe or ef_search in "
+        "requests, or encode with another --index"
+        for name, recall in recalls.items()
+        if recall < LOW_RECALL
+    ]
 
 
 def versions(rows: Sequence[Listed], title: str) -> Table:

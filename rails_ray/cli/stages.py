@@ -157,10 +157,14 @@ class Publish(Stored):
         load()
         from rails_ray.cli import rendering
         from rails_ray.on_ray.publishing import publish
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.indexes import read_recalls
 
         with rendering.bar(out, f"check {self.version}") as on_progress:
             manifest = publish(self.storage, self.version, on_file=partial(on_progress, note="files"))
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        for line in rendering.low_recalls(read_recalls(Storage(self.storage), self.version, manifest.indexes)):
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
         say_next("rails-ray serve --allow-anonymous", self.storage)
         return {"version": manifest.version, "num_items": manifest.num_items, "num_parts": len(manifest.parts)}
 

@@ -19,6 +19,7 @@ class CutoffSupport:
         any item's scores; if tau_q is not trained, one that orders scores alike.
     has_trained_temperature: whether tau_q means something, so that a cut-off by mass can be offered.
     has_bounded_scores: whether scores are in [-1, 1], as distributions of scores need.
+    least_score: the least score of an item that answers a query at all; None where any score may.
     width: width of the vectors whose cosines make the scores; None if scores are no cosines.
     """
 
@@ -27,6 +28,7 @@ class CutoffSupport:
     training_logit: ScoreLogit | None = None
     distribution_of: Callable[[Background], ScoreDistribution] = BetaDistribution
     has_trained_temperature: bool = False
+    least_score: float | None = None
     width: int | None = None
 
     @property

@@ -27,7 +27,7 @@ from rails_ray.storage.parquet import item_part
 
 PART_ITEMS = 2**14  # items of a part
 QUERY = {"embedding": "list<float>"}  # the field of a request that gives a query
-LARGEST_ID = 2**63 - 1
+LARGEST_SIGNED = 2**63 - 1
 RUN = "none"  # nothing was trained
 
 
@@ -106,7 +106,7 @@ def _items(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Seq
             option = "ids" if name == "item_id" else "titles"
             raise ValueError(f"{option} must be one for each of the {num_items} vectors, got {len(values)}")
     try:
-        table = pa.table({name: pa.array(values) for name, values in given.items()})
+        table = pa.table({name: _column(values) for name, values in given.items()})
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ValueError(f"ids must be all integers or all strings, and titles strings, got: {error}") from None
     kinds = {
@@ -123,10 +123,17 @@ def _items(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Seq
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
         raise ValueError(f"ids must be distinct, got {repeated[0].as_py()!r} twice or more")
-    if pa.types.is_integer(column.type) and pc.max(column).as_py() > LARGEST_ID:
-        raise ValueError(f"ids must be at most {LARGEST_ID}, got {pc.max(column).as_py()}: give them as strings")
-    kind = pa.int64() if pa.types.is_integer(column.type) else pa.string()
+    kind = pa.string()
+    if pa.types.is_integer(column.type):
+        kind = pa.int64() if pc.max(column).as_py() <= LARGEST_SIGNED else pa.uint64()
     return table.set_column(0, "item_id", column.cast(kind))
+
+
+def _column(values: Any) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.uint64())
 
 
 def _digest(rows: NDArray[np.float32], items: pa.Table) -> str:

@@ -4,6 +4,7 @@ Both read the parts that encoding has written, a part at a time.
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import ray
@@ -15,6 +16,7 @@ from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.shards import read_part
 from rails_ray.on_ray.failures import plain_errors
 from rails_ray.search.indexes import faiss_index
+from rails_ray.search.indexes.recall import sampled_recall
 from rails_ray.storage import indexes, manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded, IndexEntry, PartEntry
@@ -76,8 +78,13 @@ def _built(
     storage, own = Storage(root), served_family(config.from_json(config_json))
     parts = sorted((part for part in described.parts if part.shard == shard), key=lambda entry: entry.first_row)
     data = manifest.read_file(storage, described.version, fitted)
-    made = faiss_index.build(data, (_vectors(storage, described, own, entry, name) for entry in parts))
-    indexes.write_built(storage, described.version, shard, name, *made)
+
+    def blocks() -> Iterator[torch.Tensor]:
+        return (_vectors(storage, described, own, entry, name) for entry in parts)
+
+    made = faiss_index.build(data, blocks())
+    recall = sampled_recall(faiss_index.FaissIndex.read(*made), blocks, described.shard_items[shard])
+    indexes.write_built(storage, described.version, shard, name, *made, recall)
 
 
 def _vectors(storage: Storage, described: Encoded, own: ServedFamily, entry: PartEntry, name: str) -> torch.Tensor:

@@ -54,15 +54,15 @@ TimeField = Annotated[
 FeatureNumber = Annotated[int, _Key()]
 
 
-def check_embedding(embedding: list[float], width: int, where: str) -> None:
+def check_embedding(embedding: list[float], width: int, where: str, most: float = LARGEST_NUMBER) -> None:
     """Raises:
     ValueError: if an embedding is not of its width, or too large.
     """
     if len(embedding) != width:
         raise ValueError(f"{where}.embedding must have {width} numbers, got {len(embedding)}")
     largest = max(embedding, key=abs)
-    if abs(largest) > LARGEST_NUMBER:
-        raise ValueError(f"{where}.embedding must hold numbers up to {LARGEST_NUMBER:g}, got {largest:g}")
+    if abs(largest) > most:
+        raise ValueError(f"{where}.embedding must hold numbers up to {most:g}, got {largest:g}")
 
 
 class _Echo(reprlib.Repr):

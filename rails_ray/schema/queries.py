@@ -77,7 +77,9 @@ class QueryInput(Strict):
         "/v1/index tells.",
     )
     exclude: Annotated[list[IdField], Field(max_length=100_000, fail_fast=True)] = Field(
-        default=[], description="Items to leave out of the answer; ids unknown to the index are ignored."
+        default=[],
+        description="Items to leave out of the answer; ids unknown to the index are counted in the answer's "
+        "num_unknown_excluded.",
     )
 
     @model_validator(mode="after")

@@ -96,6 +96,15 @@ class BudgetInput(Strict):
     )
 
 
+Ids = Annotated[
+    Literal["stored", "string"],
+    Field(
+        description="How the answer writes ids of items: as they are stored, or all as strings, as JavaScript rounds "
+        "integers above 2^53. Requests may give integer ids in decimal digits, too."
+    ),
+]
+
+
 class _Search(Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1, fail_fast=True)]
     k: Count | None = Field(
@@ -123,6 +132,8 @@ class _Search(Strict):
         "only with top_k, of at most as many items as it pays for.",
     )
 
+    ids: Ids = "stored"
+
 
 def _param_fields() -> dict[str, Any]:
     """The search parameters as `pydantic.create_model` takes fields: a type and a default each, by name."""
@@ -149,6 +160,7 @@ else:
 class ExplainRequest(Strict):
     query: QueryInput
     items: Annotated[list[IdField], Field(min_length=1, max_length=1000, fail_fast=True)]
+    ids: Ids = "stored"
 
 
 class FeedbackRequest(Strict):

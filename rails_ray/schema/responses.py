@@ -64,6 +64,7 @@ class QueryResult(Response):
     num_kept: items that the cut-off keeps: all of them, but of a request that named k and no cut-off, which lists its
         k best whether they are kept or not.
     num_searched: items that the query could find, without the excluded ones.
+    num_unknown_excluded: entries of the query's `exclude` that name no item; null if a shard did not answer.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
     is_short: whether the search found fewer items than requested, although more exist.
@@ -85,6 +86,7 @@ class QueryResult(Response):
     is_truncated: bool
     is_short: bool = False
     is_known: bool | None = None
+    num_unknown_excluded: int | None = None
     temperature: float | None = None
     budget: BudgetResult | None = None
     error: str | None = None

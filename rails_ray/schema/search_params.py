@@ -29,7 +29,8 @@ class SearchParams:
         num_rounds: Rounds that `gated` splits its candidates into; by default 3. Each but the first begins with a fit
             to the scores so far, and takes another scan.
         num_probes: Buckets that `inverted` looks up in each chunk; by default 100, or all if there are fewer.
-        nprobe: Lists that `ivf_lookup` or an index of kind ivf scans; by default the root of their number.
+        nprobe: Lists that `ivf_lookup` or an index of kind ivf scans; by default the root of their number, or as
+            many as hold k items.
         ef_search: Items in the beam of an index of kind hnsw; by default 64, and at least as many as it finds.
     """
 

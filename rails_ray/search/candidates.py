@@ -98,12 +98,23 @@ class PerEmbedding:
         return all(index.is_exact for index in self.indexes)
 
     def __call__(
-        self, query: QueryState, width: int, mask: Mask | None = None, params: SearchParams | None = None
+        self,
+        query: QueryState,
+        width: int,
+        mask: Mask | None = None,
+        params: SearchParams | None = None,
+        at_least: int = 0,
     ) -> Candidates:
-        """The union of `width` items (or all) per pair of components."""
+        """The union of `width` items (or all) per pair of components.
+
+        Args:
+            at_least: as `SearchSpec` has it, of each list.
+        """
         num_queries, num_components, _ = query.components.shape
         vectors = query.components.flatten(end_dim=1)  # [B * P_Q, d]
-        spec = SearchSpec(width, mask=None if mask is None else mask.repeat_each(num_components))
+        spec = SearchSpec(
+            width, at_least=min(at_least, width), mask=None if mask is None else mask.repeat_each(num_components)
+        )
         found = [index.search(vectors, spec, params) for index in self.indexes]
         rows = torch.cat([one.item_rows.view(num_queries, num_components * one.k) for one in found], dim=1)
         cosines = torch.cat([one.scores.view(num_queries, num_components * one.k) for one in found], dim=1)
@@ -153,10 +164,15 @@ class ByAverage:
         return self.index.error
 
     def __call__(
-        self, query: QueryState, width: int, mask: Mask | None = None, params: SearchParams | None = None
+        self,
+        query: QueryState,
+        width: int,
+        mask: Mask | None = None,
+        params: SearchParams | None = None,
+        at_least: int = 0,
     ) -> Candidates:
         """`width` items (or all); nothing is known about the other items' cosines, unless there is one component."""
-        return self.spec(query, SearchSpec(width, mask=mask), params)
+        return self.spec(query, SearchSpec(width, at_least=min(at_least, width), mask=mask), params)
 
     def spec(self, query: QueryState, spec: SearchSpec, params: SearchParams | None = None) -> Candidates:
         """Search the index, scored by the mean cosine."""

@@ -24,6 +24,11 @@ import torch
 FULL = torch.finfo(torch.float32).eps / 2  # relative error of one rounded operation
 
 
+def self_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
+    """How far below 1 the score of a vector of length 1 with itself may lie, as it is stored and computed."""
+    return rounding_slack(num_pairs, width, stored) + torch.finfo(stored).eps / 2
+
+
 def rounding_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
     """How far a score may lie above the largest of its cosines when the two were computed in different ways. For
     vectors of other lengths than 1, multiply it by the product of the two lengths.

@@ -9,14 +9,14 @@ Axes: B queries, k items that are wanted at most, n places of a list, n <= k.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rails_ray.kernels.top_k import TopK
+from rails_ray.kernels.top_k import TopK, select
 from rails_ray.search.masks import Mask
 
 
@@ -27,7 +27,8 @@ class SearchSpec:
 
     Args:
         threshold: compared in float32; -inf for every item, inf for none. A score that equals it reaches it.
-        at_least: read only beside a threshold.
+        at_least: with a threshold, items that are wanted whatever their scores. Without one, items for which an index
+            looks further than it does by default.
         mask: items that no answer may hold; None for none.
     """
 
@@ -113,6 +114,15 @@ class SearchResult(TopK):
         if spec.threshold is None:
             reached = reached.masked_fill(~self.is_truncated, -torch.inf)
         return torch.maximum(self.bound, reached)
+
+    def as_cosines(self) -> "SearchResult":
+        """Bring scores, which rounding may have left a little outside, into [-1, 1]."""
+        is_outside = (self.scores.abs() > 1) & (self.scores > -torch.inf)
+        if not is_outside.any():
+            return self
+        best = select(torch.where(is_outside, self.scores.sign(), self.scores), self.k, self.item_rows)
+        bound = torch.where(self.bound.isposinf(), self.bound, self.bound.clamp(max=1))
+        return replace(self, scores=best.scores, item_rows=best.item_rows, bound=bound)
 
     def on_cpu(self) -> "SearchResult":
         """Return the result in the host's memory."""

@@ -1,6 +1,6 @@
 """Answers of a search: whether enough was searched, and what was found."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -55,16 +55,19 @@ def results_of(
     coverage: Coverage,
     is_known: Sequence[bool | None],
     *,
+    num_excluded: Sequence[int] | None = None,
     has_temperature: bool = False,
     lists_all: bool = False,
 ) -> "Results":
     """The merged and cut list of each query.
 
     Args:
+        num_excluded: how many ids each query excludes; None if nobody counted.
         has_temperature: whether tau_q is trained, and part of the answer.
         lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
+    num_unknown = _num_unknown(answered, num_excluded, coverage)
     wanted = request.spec()
     merged = merge([answer.found for answer in answered], wanted, torch.from_numpy(num_searched))
     scores, item_rows, num_found = merged.scores.numpy(), merged.item_rows.numpy(), merged.num_found().numpy()
@@ -89,11 +92,23 @@ def results_of(
                     "is_truncated": bool(done.is_truncated[number]),
                     "is_short": bool(is_short[number]),
                     "is_known": is_known[number],
+                    "num_unknown_excluded": None if num_unknown is None else num_unknown[number],
                     "temperature": float(temperature[number]) if has_temperature else None,
                 },
             )
         )
     return Results(answered, lists)
+
+
+def _num_unknown(
+    answered: Sequence[ShardResponse], num_excluded: Sequence[int] | None, coverage: Coverage
+) -> list[int] | None:
+    """How many ids that each query excludes no shard holds; None if a shard did not say."""
+    known = [answer.num_excluded for answer in answered if answer.num_excluded is not None]
+    if num_excluded is None or len(known) < coverage.num_shards:
+        return None
+    numbers: list[int] = (np.array(num_excluded) - np.sum(known, axis=0)).tolist()
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -172,30 +187,43 @@ def _by_row(
     }
 
 
+def with_string_ids(results: Iterable[QueryResult]) -> Iterator[QueryResult]:
+    """Results whose ids are strings."""
+    for result in results:
+        yield result.model_copy(update={"items": [str(item_id) for item_id in result.items]})
+
+
 def explained(
-    version: str, answers: Sequence[ShardExplanation | BaseException], items: Sequence[ItemId]
+    version: str,
+    answers: Sequence[ShardExplanation | BaseException],
+    items: Sequence[ItemId],
+    *,
+    as_strings: bool = False,
 ) -> ExplainResponse:
     """The explanations of all shards, in the order of `items`.
+
+    Args:
+        as_strings: whether the answer writes ids as strings.
 
     Raises:
         ValueError: if no shard holds an item.
         UnavailableError: if an item may be in a shard that did not answer.
     """
-    by_id: dict[ItemId, ExplainedItem] = {}
+    by_id = dict[str, ExplainedItem]()  # as an integer may be given in digits
     for answer in answers:
         if isinstance(answer, BaseException):
             continue
         for place, item_id in enumerate(answer.items):
-            by_id[item_id] = ExplainedItem(
-                item=item_id,
+            by_id[str(item_id)] = ExplainedItem(
+                item=str(item_id) if as_strings else item_id,
                 title=None if answer.titles is None else answer.titles[place],
                 score=answer.scores[place],
                 cosines=answer.cosines[place],
                 gates=answer.gates[place],
             )
     for place, item_id in enumerate(items):
-        if item_id not in by_id:
+        if str(item_id) not in by_id:
             if any(isinstance(answer, BaseException) for answer in answers):
                 raise unanswered_error(answers, f"all shards must answer to find items[{place}], got fewer")
             raise ValueError(f"items[{place}] must be an item of the index, got {shortened(item_id)}")
-    return ExplainResponse(version=version, items=[by_id[item_id] for item_id in items])
+    return ExplainResponse(version=version, items=[by_id[str(item_id)] for item_id in items])

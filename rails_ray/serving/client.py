@@ -74,10 +74,10 @@ class Client:
         """
         return _read(SearchResponse, self._ask(*_search(queries, k, options)))
 
-    def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
-        """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; raises as
-        `search`."""
-        return _read(ExplainResponse, self._ask(*_explain(query, items)))
+    def explain(self, query: Query, items: Sequence[str | int], **options: Any) -> ExplainResponse:
+        """The answer of `POST /v1/explain`: component cosines and gates of a query with each item; options and errors
+        as of `search`."""
+        return _read(ExplainResponse, self._ask(*_explain(query, items, options)))
 
     def feedback(
         self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
@@ -131,9 +131,9 @@ class AsyncClient:
         """As `Client.search`."""
         return _read(SearchResponse, await self._ask(*_search(queries, k, options)))
 
-    async def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
+    async def explain(self, query: Query, items: Sequence[str | int], **options: Any) -> ExplainResponse:
         """As `Client.explain`."""
-        return _read(ExplainResponse, await self._ask(*_explain(query, items)))
+        return _read(ExplainResponse, await self._ask(*_explain(query, items, options)))
 
     async def feedback(
         self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
@@ -169,10 +169,12 @@ def search(
         return client.search(queries, k, **options)
 
 
-def explain(url: str, query: Query, items: Sequence[str | int], *, key: str | None = None) -> ExplainResponse:
+def explain(
+    url: str, query: Query, items: Sequence[str | int], *, key: str | None = None, **options: Any
+) -> ExplainResponse:
     """`Client.explain`, likewise."""
     with Client(url, key=key, retries=0) as client:
-        return client.explain(query, items)
+        return client.explain(query, items, **options)
 
 
 def index(url: str, *, key: str | None = None) -> dict[str, Any]:
@@ -199,8 +201,8 @@ def _search(queries: Sequence[Query], k: int | None, options: dict[str, Any]) ->
     return "POST", "/v1/search", {"queries": list(queries), "k": k} | options
 
 
-def _explain(query: Query, items: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
-    return "POST", "/v1/explain", {"query": query, "items": list(items)}
+def _explain(query: Query, items: Sequence[str | int], options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/explain", {"query": query, "items": list(items)} | options
 
 
 def _feedback(

@@ -1,8 +1,10 @@
 """Which cut-off a request gets: its own, else the deployment's, else the version's mass, else top_k."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs import Cutoff
@@ -24,6 +26,8 @@ from rails_ray.families.calibrations import StoredCalibration
 from rails_ray.families.version import Version
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.schema.requests import CutoffInput
+from rails_ray.search.certificates import self_slack
+from rails_ray.storage.parquet import StateEntry
 
 DEFAULT_K = 10  # most items per query for top_k without a number
 MOST_ITEMS = 1000  # most items per query for cut-offs by score without a number
@@ -39,6 +43,8 @@ class Cutoffs:
     version_mass: the best mass by F1 in calibration, or else in training; None if the model has no trained tau_q.
     stored, calibration: the calibration as stored, and ready to use; None if the version is not calibrated.
     default: the deployment's cut-off; None for the version's.
+    rounding: how far below 1 the score of a stored vector with itself may lie, by its precision. A threshold by score
+        asks for no more than that.
     """
 
     cutoff_support: CutoffSupport
@@ -47,6 +53,7 @@ class Cutoffs:
     stored: StoredCalibration | None = None
     calibration: Calibration | None = None
     default: CutoffInput | None = None
+    rounding: float = 0.0
 
     @staticmethod
     def read(version: Version, *, default: CutoffInput | None = None, calibration: str | None = None) -> "Cutoffs":
@@ -65,7 +72,8 @@ class Cutoffs:
         name = calibration or calibrations.current(store, version.name) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
         cutoff_support = version.family.cutoff_support
-        found = replace(Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored), default=default)
+        made = Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored)
+        found = replace(made, default=default, rounding=_rounding(described.state))
         cutoff = found.resolve(None, None)
         found.policy(cutoff, found.limit(cutoff, None), np.zeros(1))
         return found
@@ -165,7 +173,8 @@ class Cutoffs:
             )
         if cutoff.score is not None:
             self.cutoff_support.check_score(cutoff.score)
-            return ScoreCutoff(cutoff.score, min_items=least, max_items=max_items)
+            highest = 1 - self.rounding if self.cutoff_support.has_bounded_scores else math.inf
+            return ScoreCutoff(min(cutoff.score, highest), min_items=least, max_items=max_items)
         assert cutoff.top_k is not None
         return TopKCutoff(cutoff.top_k, min_items=least, max_items=max_items)
 
@@ -217,6 +226,14 @@ class Cutoffs:
             )
         distribution = self.cutoff_support.distribution(self.cutoff_support.background(name, fitted))
         return self.factors.tempered_distribution(distribution, name)
+
+
+def _rounding(state: StateEntry) -> float:
+    """How far below 1 the score of a stored vector with itself may lie; 0 if no vectors are stored."""
+    if "components" not in state.shapes:
+        return 0.0
+    [num_pairs], (_, width) = state.shapes.get("gate", [1]), state.shapes["components"]
+    return self_slack(num_pairs, width, getattr(torch, state.dtypes["components"]))
 
 
 def calibration_of(cutoff_support: CutoffSupport, stored: StoredCalibration) -> Calibration:

@@ -18,7 +18,7 @@ from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, 
 from rails_ray.schema.responses import ExplainResponse, QueryResult, SearchResponse
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
-from rails_ray.serving.answers import coverage_of, explained, results_of
+from rails_ray.serving.answers import coverage_of, explained, results_of, with_string_ids
 from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
@@ -152,14 +152,16 @@ class Engine:
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, ShardRequest]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
-            if cutoff.top_k is not None or num_listed is not None:
-                most = num_listed or k
-                shard_request = ShardRequest(request.method, SearchParams.of_request(vars(request), most), most)
-            else:
+            most, floor, least = num_listed or k, None, self.cutoffs.cutoff_support.least_score
+            if cutoff.top_k is None and num_listed is None:
                 floor = decided.floor(temperature).astype(np.float32)
-                shard_request = ShardRequest(
-                    request.method, SearchParams.of_request(vars(request), k), k, floor, min(cutoff.min_items, k)
+            if least is not None:
+                floor = np.maximum(
+                    np.float32(least) if floor is None else floor, np.full(len(temperature), least, "f4")
                 )
+            at_least = 0 if floor is None else min(cutoff.min_items, most)
+            params = SearchParams.of_request(vars(request), most)
+            shard_request = ShardRequest(request.method, params, most, floor, at_least)
             return decided, self._for_ranker(shard_request, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
@@ -175,6 +177,7 @@ class Engine:
             temperature,
             coverage,
             encoded.is_known,
+            num_excluded=[len(own) for own in exclude],
             has_temperature=self.cutoffs.cutoff_support.has_trained_temperature,
             lists_all=num_listed is not None,
         )
@@ -195,6 +198,8 @@ class Engine:
             num_items = sum(len(own.items) for own in ranked)
         elif self.ranking.supports:
             found = unranked(found, [supported[number].calls_used for number in answered])
+        if request.ids == "string":
+            found = with_string_ids(found)
         head = SearchResponse(
             version=self.facts["version"],
             method=request.method,
@@ -270,4 +275,4 @@ class Engine:
         [supported] = yield from self.ranking.supported([shard_request], deadline)
         encoded = self.encoder([shard_request], [supported.scores])
         answers: Sequence[Any] = yield AskShards("explain", (encoded.state, request.items))
-        return explained(self.facts["version"], answers, request.items)
+        return explained(self.facts["version"], answers, request.items, as_strings=request.ids == "string")

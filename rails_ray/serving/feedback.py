@@ -80,5 +80,5 @@ class Feedback:
 def _kept(result: QueryResult, relevant: list[Any]) -> list[bool] | None:
     if result.error is not None:
         return None
-    items = set(result.items[: result.num_kept])
-    return [item in items for item in relevant]
+    items = {str(item_id) for item_id in result.items[: result.num_kept]}  # as integers may be given in digits
+    return [str(item_id) in items for item_id in relevant]

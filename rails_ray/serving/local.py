@@ -92,13 +92,16 @@ class LocalVersion:
         answered = self.carry_out(self.engine.search(request))
         return answered.head.model_copy(update={"results": list(answered.results)})
 
-    def explain(self, query: Query, items: Sequence[str | int]) -> ExplainResponse:
+    def explain(self, query: Query, items: Sequence[str | int], **options: Any) -> ExplainResponse:
         """The component cosines and the gates of a query and some items.
+
+        Args:
+            options: further fields of a request: ids.
 
         Raises:
             ValueError: if the query is wrong, or an item is not in the index.
         """
-        request = _read(ExplainRequest, {"query": _fields(query), "items": list(items)})
+        request = _read(ExplainRequest, {"query": _fields(query), "items": list(items), **options})
         return self.carry_out(self.engine.explain(request))
 
     def carry_out(self, rounds: Rounds[Value]) -> Value:

@@ -62,6 +62,7 @@ class ShardResponse:
     titles: titles likewise; None if the index has none.
     num_searched: items of the shard that each query could find, without the excluded ones [B].
     texts, vectors: likewise, if they were asked for; a vector for each item, in one array for each query [n, D].
+    num_excluded: how many ids that each query excludes name an item of the shard [B]; None if nobody counted.
     seconds: how long the search took to find candidates and to score them; nothing if nobody says.
     """
 
@@ -71,6 +72,7 @@ class ShardResponse:
     num_searched: NDArray[np.int64]
     texts: list[list[str]] | None = None
     vectors: list[NDArray[np.float32]] | None = None
+    num_excluded: NDArray[np.int64] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -114,10 +116,13 @@ class ShardSearch:
 
     def search(self, query: AnyQuery, request: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        spec = request.spec(self._mask_of(exclude), self.device)
+        excluded = self._rows_of(exclude)
+        spec = request.spec(_mask_of(excluded), self.device)
         began = time.perf_counter()
         with noted() as parts:
             found = self.searcher.search(self._here(query), spec, request.method, request.params).on_cpu()
+        if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
+            found = found.as_cosines()
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores > -torch.inf
         rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
@@ -126,6 +131,7 @@ class ShardSearch:
             item_ids=_lines(self.item_ids.take(rows), lengths),
             titles=_strings(self.items.titles, rows, lengths),
             num_searched=spec.num_left(len(query), len(self)).numpy(),
+            num_excluded=np.array([len(own) for own in excluded], np.int64),
             texts=_strings(self.items.texts, rows, lengths) if request.for_ranker else None,
             vectors=self._vectors(rows, lengths) if request.with_vectors else None,
             seconds={"candidates": seconds - scoring, "score": scoring},
@@ -142,7 +148,7 @@ class ShardSearch:
     ) -> NDArray[np.float64]:
         """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
         total: NDArray[np.float64] = self.searcher.log_sum_exp(
-            self._here(query), tempered(self.cutoff_support.logit, factor), self._mask_of(exclude)
+            self._here(query), tempered(self.cutoff_support.logit, factor), _mask_of(self._rows_of(exclude))
         ).numpy(force=True)
         return total
 
@@ -151,24 +157,30 @@ class ShardSearch:
         found = self.item_ids.rows(item_ids)
         rows = found[found >= 0]
         explained = self.searcher.explain(self._here(query), rows.tolist())
+        most = 1.0 if self.cutoff_support.has_bounded_scores else float("inf")
+        most_of_pair = float("inf") if self.cutoff_support.width is None else most
         return ShardExplanation(
             items=self.item_ids.take(rows),
             titles=_taken(self.items.titles, rows),
-            scores=explained.scores[0].tolist(),
-            cosines=explained.cosines[0].tolist(),
+            scores=explained.scores[0].clamp(-most, most).tolist(),
+            cosines=explained.cosines[0].clamp(-most_of_pair, most_of_pair).tolist(),
             gates=explained.gates[0].tolist(),
         )
 
     def _here(self, query: AnyQuery) -> AnyQuery:
         return map_tensors(lambda tensor: tensor.to(self.device), query)
 
-    def _mask_of(self, exclude: Sequence[Sequence[ItemId]]) -> Mask | None:
-        """The mask of the excluded items that the shard holds, by its own rows; None if it holds none."""
+    def _rows_of(self, exclude: Sequence[Sequence[ItemId]]) -> list[list[int]]:
+        """The shard's rows of the excluded items that it holds."""
         if not any(exclude):
-            return None
+            return [[] for _ in exclude]
         found = self.item_ids.rows(itertools.chain.from_iterable(exclude)).tolist()
-        rows = [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
-        return Exclusions.of(rows) if any(rows) else None
+        return [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
+
+
+def _mask_of(excluded: Sequence[Sequence[int]]) -> Mask | None:
+    """The mask of excluded rows; None if there are none."""
+    return Exclusions.of(excluded) if any(excluded) else None
 
 
 def _taken(column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:

@@ -10,6 +10,7 @@ Axes: X items, N ids asked for.
 import hashlib
 import itertools
 import operator
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, SupportsIndex, overload
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from rails_ray.item_ids import ItemId
 
+DIGITS = re.compile("0|-?[1-9][0-9]{0,19}")  # one spelling of each integer of 64 bits
 BLOCK = 2**16  # ids that are Python objects at once
 
 
@@ -89,14 +91,19 @@ class ItemIds(Sequence[ItemId]):
         return digest.hexdigest()
 
     def rows(self, ids: Iterable[ItemId]) -> NDArray[np.int64]:
-        """The row of each id [N], or -1 where there is none."""
-        wanted = list(ids)
+        """The row of each id [N], or -1 where there is none. Integers may be given in decimal digits, as JavaScript
+        has no others above 2^53."""
+        wanted = [self._as_stored(own) for own in ids]
         kind = int if self.is_integer else str
         is_kind = np.array([isinstance(own, kind) for own in wanted], dtype=bool)
         found = np.full(len(wanted), -1, dtype=np.int64)
         named = [own for own in wanted if isinstance(own, kind)]
         found[is_kind] = self._rows_of_integers(named) if self.is_integer else self._rows_of_strings(named)
         return found
+
+    def _as_stored(self, own: ItemId) -> ItemId:
+        is_digits = self.is_integer and isinstance(own, str) and DIGITS.fullmatch(own)
+        return int(own) if is_digits else own
 
     def prepare(self) -> "ItemIds":
         """Order the ids now, so that no search has to."""
@@ -169,7 +176,7 @@ def keys_of(column: pa.ChunkedArray) -> NDArray[np.integer]:
     return np.concatenate([np.empty(0, np.int64), *(np.array([hash_of(own) for own in block]) for block in blocks)])
 
 
-def hash_of(text: str) -> int:
+def hash_of(text: str | bytes) -> int:
     """64 bits of MurmurHash3."""
     first: int = mmh3.hash64(text)[0]
     return first

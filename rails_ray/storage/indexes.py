@@ -8,12 +8,14 @@ Both are records as `parts` has them: one that is there stands, so that indexing
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import FileEntry, IndexEntry, folder_of, read_json, write_object
+
+RECALL = "recall"  # a field of the record of a shard's index
 
 
 def write_fitted(storage: Storage, version: str, name: str, data: bytes) -> FileEntry:
@@ -39,10 +41,16 @@ def read_fitted(storage: Storage, version: str, name: str) -> FileEntry | None:
         raise DamagedError(f"the record of index {name} of version {version} must name a file, got: {error}") from None
 
 
-def write_built(storage: Storage, version: str, shard: int, name: str, data: bytes, error: float) -> None:
-    """Store the index of a shard, unless there is one."""
+def write_built(
+    storage: Storage, version: str, shard: int, name: str, data: bytes, error: float, recall: float | None = None
+) -> None:
+    """Store the index of a shard, unless there is one.
+
+    Args:
+        recall: of its ten best items, by a sample; kept in the record alone.
+    """
     entry = IndexEntry(**dataclasses.asdict(write_object(storage, data)), shard=shard, name=name, error=error)
-    _record(storage, _path(version, shard, name), entry)
+    _record(storage, _path(version, shard, name), entry, {} if recall is None else {RECALL: recall})
 
 
 def read_built(storage: Storage, version: str, shards: int, names: Sequence[str]) -> list[IndexEntry]:
@@ -56,7 +64,8 @@ def read_built(storage: Storage, version: str, shards: int, names: Sequence[str]
         for name in names:
             with suppress(NotFoundError):
                 try:
-                    found.append(IndexEntry(**read_json(storage, _path(version, shard, name))))
+                    record = read_json(storage, _path(version, shard, name))
+                    found.append(IndexEntry(**{key: own for key, own in record.items() if key != RECALL}))
                 except TypeError as error:
                     raise DamagedError(
                         f"{_path(version, shard, name)} must be the record of an index, got: {error}"
@@ -64,10 +73,21 @@ def read_built(storage: Storage, version: str, shards: int, names: Sequence[str]
     return found
 
 
+def read_recalls(storage: Storage, version: str, entries: Sequence[IndexEntry]) -> dict[str, float]:
+    """The least recall of any shard's index by its name, of those that have a record of it."""
+    found = dict[str, float]()
+    for entry in entries:
+        with suppress(NotFoundError):
+            recall = read_json(storage, _path(version, entry.shard, entry.name)).get(RECALL)
+            if isinstance(recall, float):
+                found[entry.name] = min(recall, found.get(entry.name, recall))
+    return found
+
+
 def _path(version: str, shard: int, name: str) -> str:
     return f"{folder_of(version)}/indexes/shard-{shard:03d}-{name}.json"
 
 
-def _record(storage: Storage, path: str, entry: FileEntry) -> None:
+def _record(storage: Storage, path: str, entry: FileEntry, more: Mapping[str, float] = {}) -> None:
     with suppress(ConflictError):
-        storage.create(path, json.dumps(dataclasses.asdict(entry), indent=1).encode())
+        storage.create(path, json.dumps({**dataclasses.asdict(entry), **more}, indent=1).encode())

@@ -106,11 +106,8 @@ def test_a_build_that_was_cut_off_is_never_a_part_of_another(tmp_path: Path, mon
         ({"vectors": [[True, False]]}, "vectors must be numbers .*, got an array of bool"),
         ({"vectors": torch.ones(2, 2, requires_grad=True)}, "vectors must be numbers .*, got: Can't call numpy"),
         ({"version": "../other"}, "version must be made of letters, digits, .*, got '../other'"),
-        ({"ids": [2**63, 1]}, "ids must be all integers .*, got: Python int too large"),
-        (
-            {"ids": np.array([2**63, 1], np.uint64)},
-            "ids must be at most .*, got 9223372036854775808: give them as strings",
-        ),
+        ({"ids": [2**64, 1]}, "ids must be all integers .*, got: "),
+        ({"ids": [2**63, -1]}, "ids must be all integers .*, got: "),
         ({"ids": [1]}, "ids must be one for each of the 2 vectors, got 1"),
         ({"ids": [1, 1]}, "ids must be distinct, got 1 twice or more"),
         ({"ids": [1, "a"]}, "ids must be all integers or all strings, .*, got: "),

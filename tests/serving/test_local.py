@@ -223,3 +223,22 @@ def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "item-" in told
     assert main(["query", "red", "--local", "--storage", str(root), "--version", "v9"]) == 1
     assert "version must be one of v1, got 'v9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [1e20, 1e-25, 1e37, 1e-40])
+def test_vectors_of_any_length_have_the_cosine_of_their_direction(length: float) -> None:
+    directions = np.random.default_rng(0).normal(size=(20, 8))
+    long = directions / np.linalg.norm(directions, axis=1, keepdims=True) * length
+    ordinary = local.build(directions).search(directions, k=5).results
+    for items, queries in ((long, directions), (directions, long), (long, long)):
+        for found, expected in zip(local.build(items).search(queries, k=5).results, ordinary, strict=True):
+            assert found.items == expected.items
+            assert found.scores == pytest.approx(expected.scores, abs=1e-5 if length > 1e-38 else 1e-4)
+
+
+def test_a_query_that_is_zero_in_float32_is_refused() -> None:
+    version = local.build(np.eye(3, 8))
+    with pytest.raises(ValueError, match=r"queries\[0\]\.embedding must hold a number other than 0, got 8 zeros"):
+        version.search([[1e-50] * 8])
+    with pytest.raises(ValueError, match=r"queries\[0\]\.embedding must hold numbers up to 3.40282e\+38, got 1e\+39"):
+        version.search([[1e39] * 8])

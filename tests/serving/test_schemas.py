@@ -65,7 +65,7 @@ def asking(**fields: Any) -> dict[str, Any]:
             "queries[1] must have no more than its 8 fields, got 9",
         ),
         (query(text="red", timestamps=[1]), "queries[1] must have history beside timestamps, got none"),
-        ({f"field{number}": 1 for number in range(13)}, "the body must have no more than its 12 fields, got 13"),
+        ({f"field{number}": 1 for number in range(14)}, "the body must have no more than its 13 fields, got 14"),
         ({"queries": None}, "queries must be a list, got null"),
         ({"queries": [None]}, "queries[0] must be a JSON object, got null"),
     ],

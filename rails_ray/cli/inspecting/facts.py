@@ -14,7 +14,7 @@ from rails_ray.data.queries import SPLITS, DenseRows, ItemLists, SparseRows
 from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
 from rails_ray.modules.encoders.character_ngrams import words
-from rails_ray.storage.ids import keys_of
+from rails_ray.storage.ids import hash_of, keys_of
 from rails_ray.storage.values import TEXT
 
 QUANTILES = {"10%": 0.1, "50%": 0.5, "90%": 0.9, "max": 1.0}
@@ -92,6 +92,7 @@ def of_vectors(vectors: DenseRows, num_sampled: int) -> Facts:
     """
     num_vectors: of a row.
     zero_fraction, is_normalised: of the sample; whether all norms are 1.
+    num_duplicates: rows that are an earlier one again, of all rows (by 64-bit hashes).
     """
     sample = vectors.values[sampling.rows(len(vectors), num_sampled)]  # [S, P, D] or [S, D]
     norms = np.linalg.norm(sample.astype(np.float64), axis=-1).ravel()
@@ -102,6 +103,7 @@ def of_vectors(vectors: DenseRows, num_sampled: int) -> Facts:
         "norms": quantiles(norms),
         "zero_fraction": float((norms == 0).mean()),
         "is_normalised": bool((np.abs(norms - 1) <= UNIT_TOLERANCE).all()),
+        "num_duplicates": len(vectors) - len(np.unique([hash_of((row + 0.0).tobytes()) for row in vectors.values])),
     }
 
 

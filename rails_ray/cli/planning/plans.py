@@ -116,8 +116,6 @@ class PlannedCorpus:
     def __post_init__(self) -> None:
         if self.num_items < 1:
             raise ValueError(f"items must be at least 1, got {self.num_items}")
-        if self.search.k > self.num_items:
-            raise ValueError(f"k must be at most the {self.num_items} items, got {self.search.k}")
         lists = self.search.lists(self.shape)
         num_listed = sum(one.num_lists * one.width for one in lists)
         if lists and num_listed < self.search.k:

@@ -13,7 +13,9 @@ from rails_ray.data.queries import SPLITS, DenseRows
 from rails_ray.data.sources import Sources
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
-from rails_ray.schema.fields import check_embedding
+from rails_ray.schema.fields import LARGEST_NUMBER, check_embedding
+
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class VectorReader:
 
     def read(self, query: dict[str, Any], where: str) -> list[float]:
         vector: list[float] = query["embedding"]
-        check_embedding(vector, self.width, where)
+        has_length = not getattr(self.model.similarity, "has_unit_vectors", False)  # SOLAR reads vectors as they are
+        check_embedding(vector, self.width, where, LARGEST_NUMBER if has_length else LARGEST_FLOAT)
         if self.model.is_blank(vector):
             raise ValueError(f"{where}.embedding must hold a number other than 0, got {len(vector)} zeros")
         return vector

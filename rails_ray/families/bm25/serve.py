@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.families.bm25.config import Bm25Config
@@ -13,6 +15,8 @@ from rails_ray.modules import weight_files
 from rails_ray.modules.similarities.bm25 import Bm25, TermWeights
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.methods.bm25 import ByTerms
+
+LEAST_SCORE = torch.finfo(torch.float32).tiny  # an item that shares no term scores 0, any other more
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Bm25Family(ServedFamily):
 
     @property
     def cutoff_support(self) -> CutoffSupport:
-        return CutoffSupport(trained_by="none", has_bounded_scores=False)
+        return CutoffSupport(trained_by="none", has_bounded_scores=False, least_score=LEAST_SCORE)
 
     def model(self) -> Bm25Model:
         """A model that has counted no words yet."""

@@ -5,7 +5,7 @@
 
 with GLU(q) = (A q + a) * sigmoid(B q + b), and lengths clamped at 1e-6 before division.
 
-Components may also be given: an item's representation then is its P_X vectors, a query's its only one.
+Components may also be given, of any length: an item's representation then is its P_X vectors, a query's its only one.
 
 Source: RAILS, Section 2 and Figure 1; the widths of its public configurations.
 
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rails_ray.kernels.unit import unit
 from rails_ray.modules.encoders.temperature import TemperatureConfig, TemperatureHead
 from rails_ray.modules.similarities.states import ItemState, QueryState
 
@@ -91,7 +92,7 @@ class QueryComponents(nn.Module):
         if self.own_width:
             components = torch.cat([components, own.unsqueeze(1)], dim=1)
         return QueryState(
-            components=F.normalize(components, dim=-1, eps=SHORTEST_LENGTH),
+            components=unit(components, SHORTEST_LENGTH),
             gate=None if self.gate is None else self.gate(representation),
             temperature=self.temperature(representation),
         )
@@ -116,7 +117,7 @@ class ItemComponents(nn.Module):
 
     def forward(self, representation: Float[Tensor, "X D"]) -> ItemState:
         components = self.project(representation).unflatten(1, (self.num_item_components, -1))
-        components = F.normalize(components, dim=-1, eps=SHORTEST_LENGTH)
+        components = unit(components, SHORTEST_LENGTH)
         return ItemState(
             components=components,
             gate=None if self.gate is None else self.gate(representation),
@@ -133,7 +134,7 @@ class GivenQueries(nn.Module):
         self.temperature = nn.Parameter(torch.tensor(middle), requires_grad=False)
 
     def forward(self, representation: Float[Tensor, "B D"]) -> QueryState:
-        components = F.normalize(representation, dim=-1, eps=SHORTEST_LENGTH).unsqueeze(1)
+        components = unit(representation).unsqueeze(1)
         return QueryState(components, None, self.temperature.expand(len(representation)).clone())
 
 
@@ -150,7 +151,7 @@ class GivenItems(nn.Module):
 
     def forward(self, representation: Float[Tensor, "X E"]) -> ItemState:
         vectors = representation.unflatten(1, (self.num_item_components, -1))
-        components = F.normalize(vectors, dim=-1, eps=SHORTEST_LENGTH)
+        components = unit(vectors)
         return ItemState(
             components=components,
             gate=None if self.gate is None else self.gate(representation),

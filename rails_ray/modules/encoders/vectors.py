@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rails_ray.allowed_code import AllowedCode
+from rails_ray.kernels.unit import unit
 from rails_ray.modules.encoders.config import EncoderConfig, Form, InputFacts
 
 
@@ -125,7 +125,7 @@ class Vectors(nn.Module):
         return VectorRows(inputs.values)
 
     def is_blank(self, query: Any) -> bool:
-        return not np.any(query)
+        return not np.any(np.asarray(query, np.float32))
 
     def queries(self, features: VectorRows) -> Float[Tensor, "B D"]:
         return scaled(features.tensor)
@@ -136,4 +136,4 @@ class Vectors(nn.Module):
 
 def scaled(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
     """Scale vectors to the length sqrt(D)."""
-    return F.normalize(vectors, dim=-1) * math.sqrt(vectors.shape[-1])
+    return unit(vectors) * math.sqrt(vectors.shape[-1])

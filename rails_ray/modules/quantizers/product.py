@@ -33,6 +33,7 @@ from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
+from rails_ray.kernels.unit import unit
 
 Selection = Literal["l2", "cosine", "inner_product", "bilinear"]
 
@@ -80,7 +81,7 @@ def selectors_of(
         case "l2":
             return 2 * codebooks, -codebooks.square().sum(dim=2)
         case "cosine":
-            return F.normalize(codebooks, dim=2), none
+            return unit(codebooks), none
         case "inner_product":
             return codebooks, none
         case "bilinear":

@@ -30,6 +30,7 @@ from torch import Tensor
 from rails_ray.errors import DamagedError
 from rails_ray.kernels.faiss_library import as_float32, faiss_library, finite, one_thread, training
 from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.indexes.equal_vectors import DistinctVectors, OfDistinct
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.grown_lists import GrownLists
 from rails_ray.search.indexes.hnsw import HnswConfig
@@ -49,7 +50,8 @@ UNIT = 2.0**-24  # relative error of one rounded operation in float32
 class Built(NamedTuple):
     """A shard's index.
 
-    data: what `faiss.deserialize_index` opens.
+    data: what `faiss.deserialize_index` opens, and, after a graph of fewer vectors than items as some are equal, the
+        number of each item's vector [X], in 8 bytes.
     error: how far a score of a query of length 1 may be from that of the vector that was given; 0 for fp32.
     """
 
@@ -94,7 +96,7 @@ def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed:
 
 def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
     """The index of a shard, whose rows are the places of the vectors in `blocks`. The same blocks give the same bytes;
-    hnsw links depend on how the vectors are cut into blocks.
+    hnsw links depend on how the vectors are cut into blocks. Equal vectors are one node of hnsw.
 
     Raises:
         ValueError: if vectors are not as wide as the sample was, or cannot be stored, or if items were added before.
@@ -108,7 +110,8 @@ def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
         raise _unreadable(len(fitted)) from damage
     if index.ntotal:
         raise ValueError(f"fitted must be an index without items, got {index.ntotal}")
-    codec = index.storage if isinstance(index, faiss.IndexHNSW) else index
+    distinct = DistinctVectors() if isinstance(index, faiss.IndexHNSW) else None
+    codec = index if distinct is None else index.storage
     is_rounded = isinstance(codec, faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer)
     distance = longest = 0.0
     if isinstance(index, faiss.IndexIVF):
@@ -116,6 +119,8 @@ def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
     for block in blocks:
         _check_width(block, index.d, "vectors")
         vectors = finite(block, "vectors")
+        if distinct is not None and len(vectors):
+            vectors = vectors[distinct.new(codec.sa_encode(vectors + 0.0))]  # which makes -0 into 0
         with one_thread():  # which orders the links of hnsw
             index.add(vectors)
             if is_rounded and len(vectors):
@@ -126,7 +131,8 @@ def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
         raise ValueError("vectors must fit the storage of the index, got one that is read back as infinite")
     # Four sums of d products of float32: of a query with a vector, what is stored of it, and twice with a centroid.
     error = distance + 4 * (index.d + 8) * UNIT * longest if is_rounded else 0.0
-    return Built(_written(faiss, index), error)
+    nodes = None if distinct is None else distinct.node_of
+    return Built(_written(faiss, index) + (b"" if nodes is None else nodes.tobytes()), error)
 
 
 class FaissIndex:
@@ -137,18 +143,22 @@ class FaissIndex:
 
     Args:
         error: as `Built` has it.
+        node_of: the number of each item's vector in the index [X], if equal vectors are one; None for one an item.
 
     Raises:
         ValueError: if the index is of another kind or metric.
     """
 
-    def __init__(self, index: Any, error: float) -> None:
+    def __init__(self, index: Any, error: float, node_of: Rows | None = None) -> None:
         faiss = faiss_library()
         self.index = index
         self.error = error
         rounded = faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ
         self.is_rounded = isinstance(index, rounded)
         self.kind = _kind(index)
+        self.num_items = int(index.ntotal)
+        if node_of is not None:
+            self.kind, self.num_items = OfDistinct(self.kind, node_of, self.num_items), len(node_of)
         if index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise ValueError(f"metric_type must be METRIC_INNER_PRODUCT, 0, got {index.metric_type}")
         self.data: Any = None
@@ -172,16 +182,15 @@ class FaissIndex:
             index = faiss.read_index(reader)
         except (RuntimeError, MemoryError) as damage:
             raise _unreadable(array.size) from damage
-        if reader.rp_ != array.size:  # FAISS takes a last number for whole if one of its bytes is there
+        num_more = array.size - reader.rp_  # below 0 where FAISS takes a last number for whole by one of its bytes
+        if num_more < 0 or num_more % 8 or (num_more and not isinstance(index, faiss.IndexHNSW)):
             raise _unreadable(array.size)
-        opened = cls(index, error)
+        node_of = array[reader.rp_ :].view(np.int64) if num_more else None
+        if node_of is not None and not np.array_equal(np.unique(node_of), np.arange(index.ntotal)):
+            raise _unreadable(array.size)
+        opened = cls(index, error, node_of)
         opened.data = array
         return opened
-
-    @property
-    def num_items(self) -> int:
-        """X."""
-        return int(self.index.ntotal)
 
     @property
     def width(self) -> int:
@@ -206,16 +215,33 @@ class FaissIndex:
         _check_width(queries, self.index.d, "queries")
         prepared = self.kind.ask(as_float32(queries), params or SearchParams())
         lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
+        self._fill(prepared, lists, spec, np.arange(len(queries)))
+        wider, num_scored = prepared, prepared.num_scored
+        while wider.wider is not None and num_scored is not None and len(short := self._short(lists, spec)):
+            wider = wider.wider()
+            self._fill(wider, lists, spec, short)
+            assert wider.num_scored is not None
+            num_scored[short] = wider.num_scored[short]
+        return self._found(prepared, lists, spec, queries)
+
+    def _fill(self, prepared: PreparedQueries, lists: GrownLists, spec: SearchSpec, asked: Rows) -> None:
+        """Ask for lists of some lines until they hold the answer."""
         longest = 0 if spec.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
-        for lines, n, passed_over in lists.calls():
+        for every, n, passed_over in lists.calls():
             only = None if passed_over is None else self._all_but(passed_over)
+            lines = every[np.isin(every, asked)]
             while len(lines):
                 if prepared.scan is not None and n > longest:
                     lists.replace(lines, prepared.scan(lines, spec.of_queries(torch.from_numpy(lines))))
                     break
                 lines = self._ask(prepared, lists, lines, n, only)
                 n = lists.longer(n)
-        return self._found(prepared, lists, spec, queries)
+
+    def _short(self, lists: GrownLists, spec: SearchSpec) -> Rows:
+        """The lines that found fewer items than `at_least`, of those that are left."""
+        num = len(lists.num_found)
+        num_left = spec.num_left(num, self.num_items).numpy(force=True)
+        return np.flatnonzero(lists.num_found < np.minimum(spec.at_least, num_left))
 
     def _ask(self, prepared: PreparedQueries, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
         """The lines whose lists of n items do not hold the answer."""
@@ -238,8 +264,7 @@ class FaissIndex:
     def _all_but(self, rows: Rows) -> Only:
         is_there = np.ones(self.num_items, np.bool_)
         is_there[rows] = False
-        selector = faiss_library().IDSelectorBitmap(np.packbits(is_there, bitorder="little"))
-        return Only(selector, self.num_items - len(rows))
+        return Only.of(is_there)
 
     def _found(
         self, prepared: PreparedQueries, lists: GrownLists, spec: SearchSpec, queries: Float[Tensor, "B d"]

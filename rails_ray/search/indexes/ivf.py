@@ -5,13 +5,15 @@
 
 Source: Jegou et al., Product Quantization, Section 4 (the inverted file, there of codes).
 Differs from the source: centroids c_l have length 1 (spherical k-means), FAISS's choice for inner products. With
-nprobe = nlist every item is looked at.
+nprobe = nlist every item is looked at. Where nprobe is not named, it doubles for a query that finds fewer items than it
+must.
 
 Axes: B queries, X items, N items of a sample, d width of a vector, n places of a list of results.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -98,11 +100,14 @@ class IvfSearch:
         Raises:
             ValueError: if there are fewer lists than nprobe.
         """
-        faiss = faiss_library()
-        index, nlist = self.index, self.index.nlist
+        nlist = self.index.nlist
         nprobe = params.nprobe or max(round(math.sqrt(nlist)), 1)  # pgvector's README: "a good place to start"
         if nprobe > nlist:
             raise ValueError(f"nprobe must be at most the {nlist} lists of the index, got {nprobe}")
+        return self._ask(queries, nprobe, params.nprobe is not None)
+
+    def _ask(self, queries: Floats, nprobe: int, is_named: bool) -> PreparedQueries:
+        faiss, index, nlist = faiss_library(), self.index, self.index.nlist
         parameters = faiss.SearchParametersIVF(nprobe=nprobe)
         nearness, lists = index.quantizer.search(queries, nprobe)
 
@@ -117,4 +122,5 @@ class IvfSearch:
             return scores, rows
 
         num_scored = np.where(lists < 0, 0, self.sizes[lists]).sum(axis=1)  # no list is near a query that is NaN
-        return PreparedQueries(queries, best, parameters, num_scored, nprobe == nlist)
+        more = None if is_named or nprobe == nlist else partial(self._ask, queries, min(2 * nprobe, nlist), False)
+        return PreparedQueries(queries, best, parameters, num_scored, nprobe == nlist, wider=more)

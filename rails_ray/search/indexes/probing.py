@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.grown_lists import Growth
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -18,10 +19,16 @@ Rows = NDArray[np.int64]
 
 
 class Only(NamedTuple):
-    """The rows that one call of FAISS may answer with: its selector, and how many they are."""
+    """The rows that one call of FAISS may answer with: which they are [X], FAISS's selector of them, and how many."""
 
+    is_there: NDArray[np.bool_]
     selector: Any
     num_rows: int
+
+    @classmethod
+    def of(cls, is_there: NDArray[np.bool_]) -> "Only":
+        selector = faiss_library().IDSelectorBitmap(np.packbits(is_there, bitorder="little"))
+        return cls(is_there, selector, int(np.count_nonzero(is_there)))
 
 
 class PreparedQueries(NamedTuple):
@@ -34,6 +41,8 @@ class PreparedQueries(NamedTuple):
     is_exhaustive: whether every item is looked at.
     scan: from some of its lines and what is wanted of these, the answer by scoring every item, in place of very long
         lists; None for a kind without it.
+    wider: gives the queries with more to look at, for those that find too little; None where a request says how much
+        is looked at, or all is.
     """
 
     queries: Floats
@@ -42,6 +51,7 @@ class PreparedQueries(NamedTuple):
     num_scored: Rows | None
     is_exhaustive: bool
     scan: Callable[[Rows, SearchSpec], SearchResult] | None = None
+    wider: "Callable[[], PreparedQueries] | None" = None
 
 
 @runtime_checkable

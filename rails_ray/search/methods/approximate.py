@@ -58,6 +58,12 @@ class CandidateLists:
     def doubled(self) -> "CandidateLists":
         return CandidateLists(num_per_embedding=2 * self.num_per_embedding, num_by_average=2 * self.num_by_average)
 
+    def of_at_least(self, num: int) -> "CandidateLists":
+        return CandidateLists(
+            num_per_embedding=self.num_per_embedding and max(self.num_per_embedding, num),
+            num_by_average=self.num_by_average and max(self.num_by_average, num),
+        )
+
 
 class Approximate:
     """Search in two stages. The first may miss an item; the bound says whether it can have.
@@ -114,7 +120,7 @@ class Approximate:
             # One item more than wanted, so that the scan sees whether there are more.
             found = self.by_average.spec(query, replace(self._rounded(query, spec), k=spec.k + 1), self.params)
         else:
-            found = self._at_least(query, num_left.clamp(max=spec.least), spec.mask)
+            found = self._at_least(query, num_left.clamp(max=spec.least), spec)
             reaches = spec.threshold
         running = Scan(replace(spec, mask=None))
         floor = None if running.floor is None else running.floor - self._slack(query)
@@ -122,8 +128,10 @@ class Approximate:
         num_scored = (scores > -torch.inf).sum(dim=1)
         item_rows, order = found.item_rows.sort(dim=1)  # as a scan takes them
         running.add(0, scores.gather(1, order))
-        bound = self._bound(query, found, reaches)
-        return running.found(num_scored, num_left, bound=bound, reasons=found.reasons, item_rows=item_rows)
+        is_all = found.is_there.sum(dim=1) == num_left
+        bound = self._bound(query, found, reaches).masked_fill(is_all, -torch.inf)
+        reasons = [None if every else own for every, own in zip(is_all.tolist(), found.reasons, strict=True)]
+        return running.found(num_scored, num_left, bound=bound, reasons=reasons, item_rows=item_rows)
 
     def _slack(self, query: QueryState) -> Float[Tensor, " B"]:
         """How far two ways to compute a score of a query may be apart."""
@@ -136,15 +144,19 @@ class Approximate:
         error = self.by_average.error * _lengths(query.components) + self._slack(query)
         return replace(spec, threshold=spec.threshold - error)
 
-    def _at_least(self, query: QueryState, least: Int[Tensor, " B"], mask: Mask | None) -> Candidates:
+    def _at_least(self, query: QueryState, least: Int[Tensor, " B"], spec: SearchSpec) -> Candidates:
         """Candidates from lists of the given widths, which are doubled for a query that has too few candidates while
-        there are more."""
-        lists = self.lists
+        there are more. If they are too few then, indexes look further."""
+        lists, mask = self.lists, spec.mask
         found = self._candidates(query, lists, mask)
         while lists.longest < len(self.items) and ((found.is_there.sum(dim=1) < least) & ~found.is_exhausted).any():
             lists = lists.doubled()
             has_enough = found.is_there.sum(dim=1) >= least
             found = chosen(has_enough | found.is_exhausted, found, self._candidates(query, lists, mask))
+        has_enough = found.is_there.sum(dim=1) >= least
+        if not has_enough.all() and (self.params is None or self.params.nprobe is None):
+            further = self._candidates(query, lists.of_at_least(spec.least), mask, spec.least)
+            found = chosen(has_enough, found, further)
         return found
 
     def _check_lists(self, k: int) -> None:
@@ -155,9 +167,9 @@ class Approximate:
             where = f" for k {k}, with {self.num_pairs} pairs of components and {by_average} items by average"
             check_width("num_per_embedding", per_embedding, -(-(k - by_average) // self.num_pairs), where)
 
-    def _candidates(self, query: QueryState, lists: CandidateLists, mask: Mask | None) -> Candidates:
+    def _candidates(self, query: QueryState, lists: CandidateLists, mask: Mask | None, at_least: int = 0) -> Candidates:
         found = [
-            search(query, width, mask, self.params)
+            search(query, width, mask, self.params, at_least)
             for search, width in (
                 (self.per_embedding, lists.num_per_embedding),
                 (self.by_average, lists.num_by_average),

@@ -138,7 +138,7 @@ class Gated:
             found = self.first(query, width, mask, self.params)
             return found.item_rows, found.is_there
         vectors = weighted(query, fitted(so_far.cosines, so_far.scores))
-        listed = self.together.search(vectors, SearchSpec(width, mask=mask))
+        listed = self.together.search(vectors, SearchSpec(width, at_least=width, mask=mask))
         is_new = (listed.scores > -torch.inf) & ~among(listed.item_rows, so_far.item_rows, so_far.is_there)
         place = is_new.cumsum(dim=1) - 1
         is_new &= place < (width - so_far.is_there.sum(dim=1))[:, None]

@@ -147,15 +147,20 @@ def is_wanted(accept: str | None) -> bool:
     return False
 
 
-def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[bytes]:
-    """The stream of an answer, some rows at a time."""
+def pieces(head: SearchResponse, results: Iterator[QueryResult], *, is_unsigned: bool = False) -> Iterator[bytes]:
+    """The stream of an answer, some rows at a time.
+
+    Args:
+        is_unsigned: whether integer ids are of 64 bits without a sign.
+    """
     held = list[QueryResult]()
     for row in results:  # until one tells whether ids are numbers
         held.append(row)
         if row.items:
             break
     is_number = bool(held and held[-1].items) and isinstance(held[-1].items[0], int)
-    kinds = {"items": pa.list_(pa.int64() if is_number else pa.string()), **KINDS}
+    number = pa.uint64() if is_unsigned else pa.int64()
+    kinds = {"items": pa.list_(number if is_number else pa.string()), **KINDS}
     head_json = head.model_dump_json(exclude={"results"}).encode()
     sink, rest = BytesIO(), chain(held, results)
     schema = pa.schema(list(kinds.items()), {ANSWER: head_json})

@@ -70,6 +70,9 @@ def test_facts_of_vectors(shape: tuple[int, ...]) -> None:
     assert found["width"] == 3
     assert found["zero_fraction"] == pytest.approx(0.2)
     assert not found["is_normalised"]
+    assert found["num_duplicates"] == 0
+    again = np.concatenate([values, -values[2:3], values[:2]])  # of zeros with another sign, too
+    assert facts.of_vectors(DenseRows(again), 10)["num_duplicates"] == 3
     norms = [float(sum(float(x) ** 2 for x in vector)) ** 0.5 for vector in values.reshape(-1, 3)]
     assert found["norms"]["max"] == pytest.approx(max(norms))
     unit = values[:2] / np.linalg.norm(values[:2], axis=-1, keepdims=True)

@@ -144,6 +144,10 @@ def test_batching_is_planned_for_each_size() -> None:
     assert batches(corpus(), Demand(latency_ms=8), {64}) == {64: None}
 
 
+def test_a_search_for_more_items_than_there_are_is_one_for_all_of_them() -> None:
+    assert PlanDeployment(items="3").corpus().search.k == 3
+
+
 # what cannot be
 
 
@@ -163,7 +167,6 @@ def test_batching_is_planned_for_each_size() -> None:
         ({"width": 0}, "width must be at least 1, got 0"),
         ({"query_components": 0}, "num_query_components must be at least 1, got 0"),
         ({"batch": 0}, "batch must be at least 1, got 0"),
-        ({"items": "5"}, "k must be at most the 5 items, got 10"),
         ({"method": "average", "num_candidates": 9}, "must hold at least the k 10 items, got 9: raise num_candidates"),
         ({"qps": 0.0}, "qps must be above 0 and finite, got 0"),
         ({"latency_ms": float("nan")}, "latency_ms must be above 0 and finite, got nan"),

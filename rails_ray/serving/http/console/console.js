@@ -85,8 +85,8 @@ async function search() {
 
 async function showSide(side, query, how) {
   const most = Math.min(CURVE, index.num_items);
-  const cut = await ask("v1/search", { queries: [query], ...how });
-  const best = await ask("v1/search", { queries: [query], method: how.method, k: most, cutoff: { top_k: most } });
+  const cut = await ask("v1/search", { queries: [query], ids: "string", ...how });
+  const best = await ask("v1/search", { queries: [query], ids: "string", method: how.method, k: most, cutoff: { top_k: most } });
   const [own] = cut.answer.results;
   const [all] = best.answer.results;
   const section = document.querySelector(`section[data-side="${side}"]`);
@@ -160,7 +160,7 @@ function listOf(query, own, all) {
 
 async function explain(query, item, title) {
   try {
-    const { answer } = await ask("v1/explain", { query, items: [item] });
+    const { answer } = await ask("v1/explain", { query, items: [item], ids: "string" });
     const [own] = answer.items;
     byId("why-title").textContent = `${title ? `${item} ${title}` : item}: score ${own.score.toFixed(4)}`;
     byId("why-body").replaceChildren(
