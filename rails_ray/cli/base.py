@@ -1,6 +1,5 @@
 """Parts that commands share: two consoles, the storage option, and the line that says what comes next."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import tyro
 from rich.console import Console
 
 from rails_ray.allowed_code import OURS
+from rails_ray.optional import optional
 
 STORAGE = "rails-ray-data"
 EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
@@ -70,10 +70,14 @@ class AllowsCode:
     RAILS_RAY_ALLOW_CODE names modules too."""
 
 
-def load() -> None:
-    """Import torch and Ray, which takes seconds, under a spinner."""
+def load(command: str) -> None:
+    """Import Ray and torch, which takes seconds, under a spinner.
+
+    Raises:
+        UnsupportedError: if Ray is not installed.
+    """
     with out.status("loading torch and Ray"):
-        importlib.import_module("rails_ray.on_ray")
+        optional("ray", needed_by=f"rails-ray {command}", package="ray", install="'rails-ray[ray]'")
 
 
 def fail(what: object) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
+from rails_ray.optional import optional
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.schema.requests import CutoffKind
@@ -97,7 +98,7 @@ class Serve(AllowsCode, Stored):
         if self.lite:
             self._run_lite()
             return
-        load()
+        load("serve")
         from rails_ray.on_ray.environment import set_profile
         from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, commented, serve_config
         from rails_ray.serving.http.ports import LOOPBACK, check_port, check_port_number
@@ -176,6 +177,8 @@ class Serve(AllowsCode, Stored):
     def _run_lite(self) -> None:
         self._check_lite()
         self._check_who_gets_in()
+        for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+            optional(package, needed_by="rails-ray serve --lite", package=package, install="'rails-ray[serve]'")
         with out.status("loading torch"):
             from rails_ray.allowed_code import AllowedCode
             from rails_ray.reranking.rankers.calling import ranker_of

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.errors import ConflictError, NotFoundError
+from rails_ray.optional import optional
 from rails_ray.storage.local import LocalFiles
 
 # Variables of the environment that name who may read and write.
@@ -109,14 +110,13 @@ class Storage:
         if not separator:
             self.files = LocalFiles(root)
         elif scheme == "s3":
+            _needs("s3fs", scheme)
             from rails_ray.storage.s3 import S3Files
 
             self.files = S3Files(*_bucket_and_prefix(scheme, rest))
         elif scheme in ("az", "gs"):
-            try:
-                from rails_ray.storage.object_store import ObjectStoreFiles
-            except ImportError:
-                raise ValueError(f"storage {scheme}://.. needs the package obstore: pip install obstore") from None
+            _needs("obstore", scheme)
+            from rails_ray.storage.object_store import ObjectStoreFiles
 
             self.files = ObjectStoreFiles(scheme, *_bucket_and_prefix(scheme, rest), CREDENTIALS[scheme])
         else:
@@ -236,6 +236,10 @@ class Storage:
         StorageError: if the server ignores the conditions of `create` and `swap`, so that two writers could both win.
         """
         self.files.check_conditional()
+
+
+def _needs(package: str, scheme: str) -> None:
+    optional(package, needed_by=f"storage {scheme}://..", package=package, install="'rails-ray[clouds]'")
 
 
 def _bucket_and_prefix(scheme: str, rest: str) -> tuple[str, str]:
