@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 
 from rails_ray.allowed_code import OURS
+from rails_ray.on_ray.environment import ray_address
 from rails_ray.optional import optional
 
 STORAGE = "rails-ray-data"
@@ -70,12 +71,18 @@ class AllowsCode:
     RAILS_RAY_ALLOW_CODE names modules too."""
 
 
-def load(command: str) -> None:
+def load(command: str, *, on_cluster: bool = True) -> None:
     """Import Ray and torch, which takes seconds, under a spinner.
+
+    Args:
+        on_cluster: whether the command connects to a cluster.
 
     Raises:
         UnsupportedError: if Ray is not installed.
+        ValueError: if RAY_ADDRESS is a URL.
     """
+    if on_cluster:
+        ray_address()
     with out.status("loading torch and Ray"):
         optional("ray", needed_by=f"rails-ray {command}", package="ray", install="'rails-ray[ray]'")
 

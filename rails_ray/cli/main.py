@@ -203,7 +203,7 @@ def _kinds(arguments: Sequence[str]) -> dict[str, str]:
 
 def _quiet_ray() -> None:
     """Keep Ray quiet, so that our own progress can be seen. Ray reads its environment when it is first imported."""
-    if "RAY_ADDRESS" not in os.environ:  # give our own cluster its own secret, not one in the home folder
+    if not os.environ.get("RAY_ADDRESS", "").strip():  # give our own cluster its own secret, not one in the home folder
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")

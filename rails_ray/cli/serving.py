@@ -98,8 +98,8 @@ class Serve(AllowsCode, Stored):
         if self.lite:
             self._run_lite()
             return
-        load("serve")
-        from rails_ray.on_ray.environment import set_profile
+        load("serve", on_cluster=not self.print_config)
+        from rails_ray.on_ray.environment import ray_address, set_profile
         from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, commented, serve_config
         from rails_ray.serving.http.ports import LOOPBACK, check_port, check_port_number
 
@@ -107,14 +107,15 @@ class Serve(AllowsCode, Stored):
         if self.profile == "local" and host not in LOOPBACK:
             raise ValueError(f"profile local must listen on loopback, got --host {host}: use --profile production")
         is_production = self.profile == "production"
-        if is_production and not self.print_config and "RAY_ADDRESS" in os.environ:
+        is_own_cluster = not self.print_config and ray_address() is None
+        if is_production and not self.print_config and not is_own_cluster:
             raise ValueError(
                 "profile production must be set on all machines before Ray starts, got a cluster that runs "
                 "(RAY_ADDRESS): set the variables that --print-config prints there, and deploy what it prints"
             )
         check_port_number(self.port)
         ports = self._ports()
-        if not self.print_config and "RAY_ADDRESS" not in os.environ:  # a cluster of our own
+        if is_own_cluster:
             set_profile(self.profile, ports)  # Ray Serve reads it when it is first imported, below
         from contextlib import ExitStack
 
