@@ -69,6 +69,8 @@ class Serve(AllowsCode, Stored):
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
         shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
             background; /v1/index and the metrics tell their recall.
+        allow_origins: Origins whose pages may ask from a browser, such as https://shop.example, or * for any. If left
+            out: none.
         log_queries: Log each search with its queries and the id of its request. By default no query is logged.
         ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
             with.
@@ -89,6 +91,7 @@ class Serve(AllowsCode, Stored):
     gpus: float = 0
     cutoff: tuple[CutoffKind, float] | None = None
     shadow_fraction: float = 0
+    allow_origins: tuple[str, ...] = ()
     log_queries: bool = False
     ranker: RankerOptions = field(default_factory=RankerOptions)
     lite: bool = False
@@ -148,6 +151,7 @@ class Serve(AllowsCode, Stored):
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
             shadow_fraction=self.shadow_fraction,
+            allow_origins=list(self.allow_origins),
             log_queries=self.log_queries,
             ranker=ranker,
             allow_code=list(allowed.named),
@@ -205,7 +209,12 @@ class Serve(AllowsCode, Stored):
         logs.to_stderr()
         noting = query_log.noting(self.log_queries)
         lite = SingleProcessServer(
-            version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting
+            version,
+            keys_file,
+            ranker_path=path,
+            shadow_fraction=self.shadow_fraction,
+            allowed_origins=self.allow_origins,
+            on_search=noting,
         )
         check_stop = _on_signals()
         with listening(lite, host=host, port=self.port) as server:
@@ -255,6 +264,9 @@ class Serve(AllowsCode, Stored):
         return ports
 
     def _check_who_gets_in(self) -> None:
+        from rails_ray.serving.http.origins import checked
+
+        checked(self.allow_origins)
         if not 0 <= self.shadow_fraction <= 1:
             raise ValueError(f"--shadow-fraction must be between 0 and 1, got {self.shadow_fraction:g}")
         if (self.keys_file is None) != self.allow_anonymous:
