@@ -133,7 +133,10 @@ class LocalFiles:
                 return
 
     def check_conditional(self) -> None:
-        """Nothing to check: the file system provides links and locks."""
+        """Write a probe file by a link, and delete it."""
+        probe = f".probe-{uuid.uuid4().hex}"
+        self.create(probe, b"")
+        self.delete(probe)
 
     @contextmanager
     def _part(self, path: str, data: bytes) -> Iterator[Path]:

@@ -220,7 +220,7 @@ def _fitting(place: str) -> Table:
             f"{path}/{found}".lstrip("/")
             for path in paths
             for found in storage.list(path or ".")
-            if fnmatch.fnmatchcase(found, name)
+            if fnmatch.fnmatchcase(found, name.replace("[", "[[]"))  # a bracket stands for itself
         ]
     paths = [path for path in paths if storage.exists(path)]
     if not paths:

@@ -199,7 +199,6 @@ def test_one_of_many_wins(root: str, exists: bool, monkeypatch: pytest.MonkeyPat
 
 def test_checks_leave_nothing_behind(root: str, tmp_path: Path) -> None:
     storage = Storage(root)
-    storage.check_writable()
     storage.check_conditional()
     assert storage.files.list("") == []
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -312,7 +311,7 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str) -> None:
-    """Told of every method; `check_writable` tells it before there is anything to lose."""
+    """Told of every method; `check_conditional` tells it before there is anything to lose."""
     storage = Storage(str(tmp_path))
 
     def fail(*_: object, **__: object) -> None:
@@ -321,7 +320,7 @@ def test_a_folder_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nu
     for name in ("mkdir", "read_bytes", "is_file", "iterdir", "unlink"):
         monkeypatch.setattr(Path, name, fail)
     for call, deed in [
-        (storage.check_writable, r"take the file .*/\.probe-\w+"),
+        (storage.check_conditional, r"take the file .*/\.probe-\w+"),
         (lambda: storage.write("a", b""), "take the file .*/a"),
         (lambda: storage.create("a", b""), "take the file .*/a"),
         (lambda: storage.swap("a", b"", "tag"), "take the file .*/a"),
