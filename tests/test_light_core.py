@@ -56,6 +56,7 @@ def test_versions_are_built_opened_searched_and_inspected(tmp_path: Path) -> Non
         ["index", "list", *here],
         ["index", "verify", *here],
         ["publish", "--version", "v1", "--storage", built],
+        ["tune", *here],
         ["plan", "--items", "1000"],
     ]
     code = f"""

@@ -6,11 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
 from rails_ray.optional import optional
+from rails_ray.paths import expanded
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.schema.requests import CutoffKind
@@ -147,7 +147,7 @@ class Serve(AllowsCode, Stored):
         arguments = ServeArgs(
             storage=str(version.storage),
             version=version.name,
-            keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
+            keys_file=None if self.keys_file is None else str(expanded(self.keys_file).absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
             shadow_fraction=self.shadow_fraction,
@@ -181,9 +181,10 @@ class Serve(AllowsCode, Stored):
 
     def _run_lite(self) -> None:
         self._check_lite()
-        self._check_who_gets_in()
         for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
             optional(package, needed_by="rails-ray serve --lite", package=package, install="'rails-ray[serve]'")
+        self._check_who_gets_in()
+        keys_file = None if self.keys_file is None else str(expanded(self.keys_file).absolute())
         with out.status("loading torch"):
             from rails_ray.allowed_code import AllowedCode
             from rails_ray.reranking.rankers.calling import ranker_of
@@ -204,7 +205,6 @@ class Serve(AllowsCode, Stored):
             limits=Limits(deadline_s=DEADLINE_S),
             allow_code=self.allow_code,
         )
-        keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
         logs.to_stderr()
         noting = query_log.noting(self.log_queries)

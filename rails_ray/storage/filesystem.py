@@ -113,7 +113,7 @@ class Storage:
         if not separator:
             self.files = LocalFiles(root)
         elif scheme == "file":
-            self.files = LocalFiles(_local_path(root))
+            self.files = LocalFiles(local_path(root))
         elif scheme == "s3":
             _needs("s3fs", scheme)
             keep_direct()
@@ -242,15 +242,17 @@ def _needs(package: str, scheme: str) -> None:
     optional(package, needed_by=f"storage {scheme}://..", package=package, install="'rails-ray[clouds]'")
 
 
-def _local_path(url: str) -> str:
-    """Return the folder of file:///folder, in which %20 and its like stand for characters, as in any URL of a file.
+def local_path(place: str) -> str:
+    """Return the path of a file:// URL, in which %20 and its like stand for characters; any other place as it is.
 
     Raises:
         ValueError: if it names a machine.
     """
-    parts = urlsplit(url, allow_fragments=False)
+    if not place.startswith("file://"):
+        return place
+    parts = urlsplit(place, allow_fragments=False)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise ValueError(f"storage must be file:///folder, with three slashes, got {url}")
+        raise ValueError(f"storage must be file:///folder, with three slashes, got {place}")
     return unquote(parts.path + (f"?{parts.query}" if parts.query else ""))
 
 

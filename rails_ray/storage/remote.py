@@ -59,7 +59,7 @@ def check_conditional(files: Any, headers: str) -> None:
 
 
 def keep_direct() -> None:
-    """Add this machine to NO_PROXY, which all HTTP libraries read, if the environment names a proxy: none leads there."""
+    """Add this machine, to which no proxy leads, to NO_PROXY, if the environment names a proxy."""
     if not getproxies_environment().keys() - {"no"}:
         return
     given = [os.environ.get(name, "") for name in ("no_proxy", "NO_PROXY")]

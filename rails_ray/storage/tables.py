@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rails_ray.errors import NotFoundError, StorageError
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.filesystem import Storage, local_path
 from rails_ray.storage.rows import Rows, mapped
 
 BUFFER_BYTES = 2**23  # read of a column at once, in place of all that a row group has
@@ -193,6 +193,7 @@ def find(place: str) -> Table:
     Raises:
         NotFoundError: if there is none.
     """
+    place = local_path(place)
     root, _, name = place.rstrip("/").rpartition("/")
     if root.endswith(":/"):
         raise NotFoundError(f"{place} must name a file, a folder or a pattern in the bucket, got the bucket alone")
