@@ -2,29 +2,15 @@
 
 import ast
 import re
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 from support.examples import publish_here
+from support.hidden import run_without
 from support.sources import ROOT, imported, modules_of, sources
 
 MATHEMATICS = ("kernels", "modules", "search", "cutoffs", "reranking")
-
-
-def run_without(blocked: set[str], code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own in which some packages cannot be imported."""
-    prelude = f"""
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked!r}:
-            raise ImportError(name + " is blocked")
-sys.meta_path.insert(0, Blocked())
-"""
-    return subprocess.run([sys.executable, "-c", prelude + code], capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -> None:
@@ -88,7 +74,7 @@ import rails_ray.client, rails_ray.local
 opened = rails_ray.local.open({str(tmp_path)!r})
 assert len(opened.search([{{"text": "red"}}], k=3).results[0].items) == 3
 import rails_ray.serving.engine, rails_ray.serving.http.api
-found = [name for name in sys.modules if name.split(".")[0] == "ray" or name.startswith("rails_ray.training")]
+found = [name for name in sys.modules if name.startswith(("ray.", "rails_ray.training"))]
 assert not found, found
 """
     done = run_without({"ray"}, code)

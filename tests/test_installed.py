@@ -1,7 +1,8 @@
-"""The wheel, installed away from the repository: its files, its jobs, and the config that it prints to deploy."""
+"""The wheel, installed away from the repository: its files, its core alone, its jobs, and the config that it prints."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,7 @@ def test_the_wheel_and_the_sdist_hold_every_file_of_the_package_and_nothing_else
     files = [file for file in (ROOT / "rails_ray").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     expected = {str(file.relative_to(ROOT)) for file in files}
     assert {"rails_ray/jobs/train.py", "rails_ray/serve_app.py", "rails_ray/py.typed"} < expected
+    assert "rails_ray/packaged/emoji/CURRENT" in expected
     [wheel], [sdist] = built.glob("*.whl"), built.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())
@@ -83,16 +85,62 @@ class Outside:
     python: Path
     folder: Path
 
-    def run(self, *words: str) -> str:
-        """A command of the environment to its end; what it printed."""
+    def ended(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command of the environment, at its end."""
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command, *arguments = words
         path = self.python.parent / command
-        done = subprocess.run(
-            [path, *arguments], cwd=self.folder, env=kept, capture_output=True, text=True, timeout=120
+        return subprocess.run(
+            [path, *arguments], cwd=self.folder, env=kept, capture_output=True, text=True, timeout=300, check=False
         )
+
+    def run(self, *words: str) -> str:
+        """A command of the environment to its end; what it printed."""
+        done = self.ended(*words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+@pytest.fixture(scope="module")
+def light(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Outside:
+    """An environment with the wheel and what it asks for, without an extra."""
+    folder = tmp_path_factory.mktemp("light")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    made = Outside(folder / "venv" / "bin" / "python", folder)
+    [wheel] = built.glob("*.whl")
+    for wanted in ("torch==2.13.0", str(wheel)):
+        done = made.ended("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted)
+        if "Could not find a version" in done.stderr or "Connection" in done.stderr:
+            pytest.skip("the package index must answer to install the core, got no answer")
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+IN_ONE_PROCESS = """
+import sys
+import numpy as np
+from rails_ray import local
+vectors = np.eye(8, dtype=np.float32)
+assert local.build(vectors, folder="built").search(vectors[3:4], k=1).results[0].items == [3]
+assert local.open("built").search(vectors[5:6], k=1).results[0].items == [5]
+print(local.open("emoji").search(["dog"], k=1).results[0].items[0])
+assert not {"ray", "starlette", "pandas"} & set(sys.modules)
+"""
+
+
+def test_the_core_alone_builds_opens_queries_and_inspects(light: Outside, tmp_path: Path) -> None:
+    assert light.run("python", "-c", IN_ONE_PROCESS).strip() == "\N{DOG}"
+    assert "\N{DOG}" in light.run("rails-ray", "query", "dog", "--local", "--storage", "emoji")
+    assert "text-mol" in light.run("rails-ray", "inspect", str(write_text_data(tmp_path / "data")))
+    for words, extra in ((["train"], "ray"), (["serve", "--allow-anonymous"], "ray"), (["serve", "--lite"], "serve")):
+        done = light.ended("rails-ray", *words, *(["--allow-anonymous"] if extra == "serve" else []))
+        assert done.returncode == 1
+        assert re.fullmatch(rf"rails-ray: .* needs the package .*: pip install 'rails-ray\[{extra}\]'\n", done.stderr)
+
+
+def test_the_wheel_carries_a_version_that_answers(outside: Outside) -> None:
+    code = 'from rails_ray import local; print(local.open("emoji").search(["dog"], k=1).results[0].items[0])'
+    assert outside.run("python", "-c", code).strip() == "\N{DOG}"
 
 
 @pytest.fixture(scope="module")

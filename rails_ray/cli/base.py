@@ -1,6 +1,5 @@
 """Parts that commands share: two consoles, the storage option, and the line that says what comes next."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -9,6 +8,8 @@ import tyro
 from rich.console import Console
 
 from rails_ray.allowed_code import OURS
+from rails_ray.on_ray.environment import ray_address
+from rails_ray.optional import optional
 
 STORAGE = "rails-ray-data"
 EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
@@ -70,10 +71,20 @@ class AllowsCode:
     RAILS_RAY_ALLOW_CODE names modules too."""
 
 
-def load() -> None:
-    """Import torch and Ray, which takes seconds, under a spinner."""
+def load(command: str, *, on_cluster: bool = True) -> None:
+    """Import Ray and torch, which takes seconds, under a spinner.
+
+    Args:
+        on_cluster: whether the command connects to a cluster.
+
+    Raises:
+        UnsupportedError: if Ray is not installed.
+        ValueError: if RAY_ADDRESS is a URL.
+    """
+    if on_cluster:
+        ray_address()
     with out.status("loading torch and Ray"):
-        importlib.import_module("rails_ray.on_ray")
+        optional("ray", needed_by=f"rails-ray {command}", package="ray", install="'rails-ray[ray]'")
 
 
 def fail(what: object) -> None:

@@ -89,7 +89,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
     min_chunks: int | None = None
 
     def run(self) -> dict[str, Any]:
-        load()
+        load("encode")
         from rails_ray import on_ray
         from rails_ray.cli import rendering
         from rails_ray.on_ray.cluster import cluster

@@ -30,6 +30,7 @@ from rails_ray.cli.base import (
     out,
 )
 from rails_ray.errors import RailsRayError
+from rails_ray.paths import expanded
 
 DESCRIPTION = "Train, index and serve retrieval with learned similarities on Ray."
 
@@ -126,7 +127,7 @@ def _check_storage(command: Any) -> None:
     """
     if not isinstance(command, Stored):
         return
-    if "://" not in command.storage and not Path(command.storage).expanduser().is_absolute():
+    if "://" not in command.storage and not expanded(command.storage).is_absolute():
         raise ValueError(
             "a job's --storage must be s3://bucket/prefix, or an absolute folder that all machines of the cluster "
             f"share, got {command.storage!r}"
@@ -203,7 +204,7 @@ def _kinds(arguments: Sequence[str]) -> dict[str, str]:
 
 def _quiet_ray() -> None:
     """Keep Ray quiet, so that our own progress can be seen. Ray reads its environment when it is first imported."""
-    if "RAY_ADDRESS" not in os.environ:  # give our own cluster its own secret, not one in the home folder
+    if not os.environ.get("RAY_ADDRESS", "").strip():  # give our own cluster its own secret, not one in the home folder
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")

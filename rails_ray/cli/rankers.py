@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rails_ray.cli.base import load, out
+from rails_ray.cli.base import out
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.rankers.boosted import TreesConfig
 from rails_ray.reranking.rankers.cross_encoder import CrossEncoderConfig
@@ -44,7 +44,6 @@ class TrainRanker:
 
     def run(self) -> dict[str, Any]:
         self._check_options()
-        load()
         started = time.monotonic()
         report = self._boosted() if self.kind == "boosted" else self._cross_encoder()
         seconds = time.monotonic() - started

@@ -46,7 +46,7 @@ class Relevance(AllowsCode, Stored):
     num_gpus: float = 0
 
     def run(self) -> dict[str, Any]:
-        load()
+        load("relevance")
         from rails_ray.cli import rendering
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.relevance_matrix import Sampling, fill

@@ -6,10 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
+from rails_ray.optional import optional
+from rails_ray.paths import expanded
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.schema.requests import CutoffKind
@@ -68,6 +69,8 @@ class Serve(AllowsCode, Stored):
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
         shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
             background; /v1/index and the metrics tell their recall.
+        allow_origins: Origins whose pages may ask from a browser, such as https://shop.example, or * for any. If left
+            out: none.
         log_queries: Log each search with its queries and the id of its request. By default no query is logged.
         ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
             with.
@@ -88,6 +91,7 @@ class Serve(AllowsCode, Stored):
     gpus: float = 0
     cutoff: tuple[CutoffKind, float] | None = None
     shadow_fraction: float = 0
+    allow_origins: tuple[str, ...] = ()
     log_queries: bool = False
     ranker: RankerOptions = field(default_factory=RankerOptions)
     lite: bool = False
@@ -97,8 +101,8 @@ class Serve(AllowsCode, Stored):
         if self.lite:
             self._run_lite()
             return
-        load()
-        from rails_ray.on_ray.environment import set_profile
+        load("serve", on_cluster=not self.print_config)
+        from rails_ray.on_ray.environment import ray_address, set_profile
         from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, commented, serve_config
         from rails_ray.serving.http.ports import LOOPBACK, check_port, check_port_number
 
@@ -106,14 +110,15 @@ class Serve(AllowsCode, Stored):
         if self.profile == "local" and host not in LOOPBACK:
             raise ValueError(f"profile local must listen on loopback, got --host {host}: use --profile production")
         is_production = self.profile == "production"
-        if is_production and not self.print_config and "RAY_ADDRESS" in os.environ:
+        is_own_cluster = not self.print_config and ray_address() is None
+        if is_production and not self.print_config and not is_own_cluster:
             raise ValueError(
                 "profile production must be set on all machines before Ray starts, got a cluster that runs "
                 "(RAY_ADDRESS): set the variables that --print-config prints there, and deploy what it prints"
             )
         check_port_number(self.port)
         ports = self._ports()
-        if not self.print_config and "RAY_ADDRESS" not in os.environ:  # a cluster of our own
+        if is_own_cluster:
             set_profile(self.profile, ports)  # Ray Serve reads it when it is first imported, below
         from contextlib import ExitStack
 
@@ -142,10 +147,11 @@ class Serve(AllowsCode, Stored):
         arguments = ServeArgs(
             storage=str(version.storage),
             version=version.name,
-            keys_file=None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute()),
+            keys_file=None if self.keys_file is None else str(expanded(self.keys_file).absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
             shadow_fraction=self.shadow_fraction,
+            allow_origins=list(self.allow_origins),
             log_queries=self.log_queries,
             ranker=ranker,
             allow_code=list(allowed.named),
@@ -175,7 +181,10 @@ class Serve(AllowsCode, Stored):
 
     def _run_lite(self) -> None:
         self._check_lite()
+        for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+            optional(package, needed_by="rails-ray serve --lite", package=package, install="'rails-ray[serve]'")
         self._check_who_gets_in()
+        keys_file = None if self.keys_file is None else str(expanded(self.keys_file).absolute())
         with out.status("loading torch"):
             from rails_ray.allowed_code import AllowedCode
             from rails_ray.reranking.rankers.calling import ranker_of
@@ -196,12 +205,16 @@ class Serve(AllowsCode, Stored):
             limits=Limits(deadline_s=DEADLINE_S),
             allow_code=self.allow_code,
         )
-        keys_file = None if self.keys_file is None else str(Path(self.keys_file).expanduser().absolute())
         path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
         logs.to_stderr()
         noting = query_log.noting(self.log_queries)
         lite = SingleProcessServer(
-            version, keys_file, ranker_path=path, shadow_fraction=self.shadow_fraction, on_search=noting
+            version,
+            keys_file,
+            ranker_path=path,
+            shadow_fraction=self.shadow_fraction,
+            allowed_origins=self.allow_origins,
+            on_search=noting,
         )
         check_stop = _on_signals()
         with listening(lite, host=host, port=self.port) as server:
@@ -251,6 +264,9 @@ class Serve(AllowsCode, Stored):
         return ports
 
     def _check_who_gets_in(self) -> None:
+        from rails_ray.serving.http.origins import checked
+
+        checked(self.allow_origins)
         if not 0 <= self.shadow_fraction <= 1:
             raise ValueError(f"--shadow-fraction must be between 0 and 1, got {self.shadow_fraction:g}")
         if (self.keys_file is None) != self.allow_anonymous:

@@ -37,7 +37,7 @@ class Quickstart(Stored):
     """Keep serving until Ctrl-C, and print a curl command to try."""
 
     def run(self) -> None:
-        load()
+        load("quickstart")
         from rails_ray.cli.quickstart import quickstart
 
         quickstart(self.storage, num_steps=self.steps, port=self.port, keep=self.keep, console=out)
@@ -110,7 +110,7 @@ class Train(OfRecipe):
     """Train a model by a recipe and store it as a run. Options change the recipe's fields."""
 
     def run(self) -> dict[str, Any]:
-        load()
+        load("train")
         from rails_ray import on_ray
         from rails_ray.cli import rendering
         from rails_ray.on_ray.cluster import cluster
@@ -154,11 +154,11 @@ class Publish(Stored):
     """A version that `rails-ray encode` made."""
 
     def run(self) -> dict[str, Any]:
-        load()
-        from rails_ray.cli import rendering
-        from rails_ray.on_ray.publishing import publish
-        from rails_ray.storage.filesystem import Storage
-        from rails_ray.storage.indexes import read_recalls
+        with out.status("loading torch"):
+            from rails_ray.cli import rendering
+            from rails_ray.on_ray.publishing import publish
+            from rails_ray.storage.filesystem import Storage
+            from rails_ray.storage.indexes import read_recalls
 
         with rendering.bar(out, f"check {self.version}") as on_progress:
             manifest = publish(self.storage, self.version, on_file=partial(on_progress, note="files"))
@@ -183,7 +183,7 @@ class Evaluate(AllowsCode, Stored, ExcludesSeen):
     """Data to evaluate on, such as newer data. If left out: the data of the run or version."""
 
     def run(self) -> dict[str, Any]:
-        load()
+        load("evaluate")
         from rails_ray import on_ray
         from rails_ray.cli import rendering
         from rails_ray.cutoffs.measuring import drift
@@ -231,7 +231,7 @@ class Calibrate(AllowsCode, Stored, ExcludesSeen):
     """PNG file to draw. If left out: calibration-VERSION.png."""
 
     def run(self) -> dict[str, Any]:
-        load()
+        load("calibrate")
         from rails_ray import on_ray
         from rails_ray.cli import plotting, rendering
         from rails_ray.on_ray.cluster import cluster
@@ -274,7 +274,7 @@ class Pipeline(OfRecipe):
     """Gates that the version must pass on the test queries to be published."""
 
     def run(self) -> dict[str, Any]:
-        load()
+        load("pipeline")
         from rails_ray.cli import rendering
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.pipelining import pipeline

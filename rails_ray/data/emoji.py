@@ -8,11 +8,11 @@ relevant when one of its names holds the query's words in a row. So "flag" has h
 from collections import defaultdict
 from dataclasses import dataclass
 
-import emoji
 import numpy as np
 import pyarrow as pa
 
 from rails_ray.modules.encoders.character_ngrams import WORD, normalise
+from rails_ray.optional import optional
 
 LONGEST_FRAGMENT = 3  # words
 
@@ -69,6 +69,7 @@ def tables(num_valid: int, num_test: int, seed: int) -> EmojiTables:
 
 def names_by_item() -> dict[str, list[str]]:
     """Each fully qualified emoji with its distinct names and aliases, their words parted by spaces."""
+    emoji = optional("emoji", needed_by="the emoji data set", package="emoji", install="'rails-ray[ray]'")
     emoji.config.load_language()
     names = {}
     for item_id, facts in emoji.EMOJI_DATA.items():

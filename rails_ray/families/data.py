@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
@@ -12,8 +11,9 @@ from rails_ray.data.queries import SPLITS, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.training_family import training_family
+from rails_ray.paths import expanded
 from rails_ray.storage import parquet
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.filesystem import Storage, local_path
 from rails_ray.storage.ids import ItemIds
 
 
@@ -103,7 +103,8 @@ def with_data(config: RunConfig, data: DataConfig) -> RunConfig:
 
 
 def _absolute(place: str) -> str:
-    return place if "://" in place else str(Path(place).expanduser().resolve())
+    place = local_path(place)
+    return place if "://" in place else str(expanded(place).resolve())
 
 
 def for_data(config: RunConfig, read: DataSet, allowed: AllowedCode = OURS_ALONE) -> RunConfig:

@@ -15,6 +15,8 @@ a replica of the server needs neither Ray Train nor Ray Data, and importing them
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rails_ray.optional import optional
+
 if TYPE_CHECKING:
     from rails_ray.on_ray.calibrating import calibrate
     from rails_ray.on_ray.encoding import encode
@@ -41,5 +43,6 @@ MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in MODULES:
+        optional("ray", needed_by=f"{__name__}.{name}", package="ray", install="'rails-ray[ray]'")
         return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ import torch
 
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray import processes
-from rails_ray.on_ray.environment import ENVIRONMENT, NO_METRICS, set_where_missing
+from rails_ray.on_ray.environment import ENVIRONMENT, NO_METRICS, ray_address, set_where_missing
 
 # Interval at which Ray Train's controller polls its workers (Ray's default: 2 s). A short run waits for each poll.
 TRAIN_POLL_S = "0.2"
@@ -44,13 +44,14 @@ def cluster(num_cpus: int = 4) -> Iterator[bool]:
 
     Raises:
         UnavailableError: if Ray does not start, or the cluster that RAY_ADDRESS names does not answer.
+        ValueError: if RAY_ADDRESS is a URL.
     """
     if ray.is_initialized():
         yield False
         return
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", TRAIN_POLL_S)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # for workers without a GPU; Ray's future default
-    is_own = "RAY_ADDRESS" not in os.environ
+    is_own = ray_address() is None
     before = processes.children()
     if is_own:
         _start(num_cpus)

@@ -140,7 +140,7 @@ def encode(
         raise ValueError(f"min_chunks must be at least 1, got {min_chunks}")
     store = Storage(storage)
     allowed = AllowedCode.given(allow_code).read_by(f"run {run}", str(store))
-    store.check_writable()
+    store.check_conditional()
     found = runs.read(store, run, min_chunks)
     trained = run_config = config.from_json(found.config)
     newer = run_config.data if data is None else data.over(run_config.data)

@@ -34,6 +34,22 @@ PORT_VARIABLES = {
 ROUTER_PORTS = range(30_000, 31_000)  # Ray gives each router the next one that is free
 
 
+def ray_address() -> str | None:
+    """Return the cluster that RAY_ADDRESS names; None if it is not set, or empty.
+
+    Raises:
+        ValueError: if it is a URL, which Ray would try for minutes or misread.
+    """
+    given = os.environ.get("RAY_ADDRESS", "").strip()
+    if "://" in given:
+        raise ValueError(
+            f"RAY_ADDRESS must be host:port of the cluster's head, such as 10.0.0.1:6379, or auto, got {given}: set it "
+            "on a machine of the cluster, or unset it and submit the command as a job (ray job submit --address "
+            "http://host:8265)"
+        )
+    return given or None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProxyPorts:
     """Ports that profile production opens on each machine, next to the one of the requests.

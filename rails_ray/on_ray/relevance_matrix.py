@@ -110,7 +110,7 @@ def fill(
     if timeout_s is not None and not timeout_s > 0:
         raise ValueError(f"timeout_s must be above 0, got {timeout_s:g}")
     store = Storage(storage)
-    store.check_writable()
+    store.check_conditional()
     ranker = ranker.at_absolute_folder()
     allowed = AllowedCode.given(allow_code).also(ranker.path)
     ranker_of(ranker, allowed)  # raises before anything is stored

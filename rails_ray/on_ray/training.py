@@ -168,7 +168,7 @@ def train(
         num_workers=num_workers, use_gpu=use_gpu, checkpoint_s=checkpoint_s, timeout_s=timeout_s, placing=placing
     ).on_cluster(training_family(run_config).pieces())
     store = Storage(storage)
-    store.check_writable()
+    store.check_conditional()
     allowed = config.allowed_here(run_config, allow_code)
     begun = begin(run_config, store, run, allowed)
     if not runs.is_finished(store, begun.run):

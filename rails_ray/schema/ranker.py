@@ -1,7 +1,8 @@
 """Which heavy ranker."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
+
+from rails_ray.paths import expanded
 
 FORMER_MODULES = {  # where stored configs of earlier releases name our own rankers -> where they are
     "rails_ray.build.run_ranker": "rails_ray.families.rbe.run_ranker",
@@ -32,4 +33,4 @@ class RankerConfig:
         """Make paths absolute, for processes that run in folders of their own."""
         if not self.folder or "://" in self.folder:
             return self
-        return replace(self, folder=str(Path(self.folder).expanduser().resolve()))
+        return replace(self, folder=str(expanded(self.folder).resolve()))

@@ -2,14 +2,15 @@
 
 from rails_ray import local
 
-emoji = local.open("rails-ray-data")
+emoji = local.open("emoji")
 emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 
-`build` makes a version of vectors that you have.
+`build` makes a version of vectors that you have. The package carries a version of emoji, under the name "emoji".
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -27,11 +28,13 @@ from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.engine import Engine, Limits
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import Manifest
 
 MOST = 10 * Limits().max_answered_items
 OWN_LIMITS = Limits(max_queries=MOST, max_answered_items=MOST)  # of a process where nobody else waits
+
+PACKAGED = Path(__file__).parents[1] / "packaged"  # storages that come with the package
 
 Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
@@ -135,7 +138,8 @@ def open(
     """Load a version.
 
     Args:
-        storage: folder or s3://bucket/prefix that holds index versions.
+        storage: folder or s3://bucket/prefix that holds index versions; or `emoji`, unless there is such a folder, for
+            the version that comes with the package.
         version: a published version; by default the current one.
         device: where the model and the items go, such as cuda.
         ranker: the heavy ranker, for a `budget`; by default the one that the version was made with, if any.
@@ -152,7 +156,7 @@ def open(
             cannot be imported.
     """
     check_device(device)
-    opened = Version.published(Storage(storage), version, AllowedCode.given(allow_code))
+    opened = Version.published(Storage(place_of(storage)), version, AllowedCode.given(allow_code))
     own, path = opened.family, None
     own.check_code(has_ranker=ranker is not None)  # before anything is loaded
     if ranker is None and own.ranker.path:
@@ -160,6 +164,12 @@ def open(
     engine = Engine(opened, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
     shards = [ShardSearch(opened, shard, device) for shard in range(opened.num_shards)]
     return LocalVersion(opened.manifest, engine, shards, ranker, path)
+
+
+def place_of(storage: str) -> str:
+    """Return the place of a storage that is named: one that comes with the package, where no folder has its name."""
+    packaged = PACKAGED / storage
+    return str(packaged) if NAME.fullmatch(storage) and packaged.is_dir() and not Path(storage).exists() else storage
 
 
 def check_device(device: str) -> None:

@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.errors import ConflictError, NotFoundError
+from rails_ray.optional import optional
 from rails_ray.storage.local import LocalFiles
+from rails_ray.storage.remote import keep_direct
 
 # Variables of the environment that name who may read and write.
 CREDENTIALS = {
@@ -92,8 +95,8 @@ class Files(Protocol):
 
 
 class Storage:
-    """Files by their path relative to a root: a local folder, `s3://bucket[/prefix]`,
-    `az://container[/prefix]` or `gs://bucket[/prefix]`.
+    """Files by their path relative to a root: a local folder or its `file://` URL, `s3://bucket[/prefix]` (also `s3a://`
+    and `s3n://`), `az://container[/prefix]` or `gs://bucket[/prefix]`.
 
     A reader sees either the old bytes or the new ones. Every failure of the storage itself is a `StorageError`.
     A file that is ever swapped must be changed only by `create` and `swap`, and its bytes should hold a nonce: if an
@@ -108,23 +111,27 @@ class Storage:
         """
         self.files: Files
         scheme, separator, rest = root.partition("://")
+        scheme = "s3" if scheme in ("s3a", "s3n") else scheme  # Hadoop's names
         if not separator:
             self.files = LocalFiles(root)
+        elif scheme == "file":
+            self.files = LocalFiles(local_path(root))
         elif scheme == "s3":
+            _needs("s3fs", scheme)
+            keep_direct()
             from rails_ray.storage.s3 import S3Files
 
             self.files = S3Files(*_bucket_and_prefix(scheme, rest))
         elif scheme in ("az", "gs"):
-            try:
-                from rails_ray.storage.object_store import ObjectStoreFiles
-            except ImportError:
-                raise ValueError(f"storage {scheme}://.. needs the package obstore: pip install obstore") from None
+            _needs("obstore", scheme)
+            keep_direct()
+            from rails_ray.storage.object_store import ObjectStoreFiles
 
             self.files = ObjectStoreFiles(scheme, *_bucket_and_prefix(scheme, rest), CREDENTIALS[scheme])
         else:
             raise ValueError(
-                "storage must be a local folder, s3://bucket/prefix, az://container/prefix or gs://bucket/prefix, got "
-                f"{scheme}://..."
+                "storage must be a local folder, file:///folder, s3://bucket/prefix, az://container/prefix or "
+                f"gs://bucket/prefix, got {scheme}://..."
             )
 
     def __str__(self) -> str:
@@ -226,27 +233,39 @@ class Storage:
         """Delete a file, if it exists."""
         self.files.delete(_to_file(path))
 
-    def check_writable(self) -> None:
+    def check_conditional(self) -> None:
         """Write and delete a probe file, to fail before hours of work rather than after.
 
         Raises:
-        NotFoundError: if there is no such bucket.
-        StorageError: if the storage cannot be written to.
-        """
-        probe = f".probe-{uuid.uuid4().hex}"
-        self.files.write(probe, b"")
-        self.files.delete(probe)
-
-    def check_conditional(self) -> None:
-        """Raises:
-        StorageError: if the server ignores the conditions of `create` and `swap`, so that two writers could both win.
+            NotFoundError: if there is no such bucket.
+            StorageError: if the storage cannot be written to, or ignores the conditions of `create` and `swap`, so that
+                two writers could both win.
         """
         self.files.check_conditional()
 
 
+def _needs(package: str, scheme: str) -> None:
+    optional(package, needed_by=f"storage {scheme}://..", package=package, install="'rails-ray[clouds]'")
+
+
+def local_path(place: str) -> str:
+    """Return the path of a file:// URL, in which %20 and its like stand for characters; any other place as it is.
+
+    Raises:
+        ValueError: if it names a machine.
+    """
+    if not place.startswith("file://"):
+        return place
+    parts = urlsplit(place, allow_fragments=False)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise ValueError(f"storage must be file:///folder, with three slashes, got {place}")
+    return unquote(parts.path + (f"?{parts.query}" if parts.query else ""))
+
+
 def _bucket_and_prefix(scheme: str, rest: str) -> tuple[str, str]:
     """Bucket and prefix of `scheme://rest`. The messages do not repeat `rest`: it may hold a secret."""
-    if "@" in rest:
+    bucket, _, prefix = rest.partition("/")
+    if "@" in bucket or ":" in bucket:
         raise ValueError(
             f"storage must be {scheme}://bucket/prefix without credentials, got some: remove them and set "
             f"{CREDENTIALS[scheme]}"
@@ -256,7 +275,6 @@ def _bucket_and_prefix(scheme: str, rest: str) -> tuple[str, str]:
             f"storage must be {scheme}://bucket/prefix without a query, got one: set the endpoint by its variable in "
             "the environment"
         )
-    bucket, _, prefix = rest.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9._-]+", bucket) or ".." in prefix.split("/"):
         raise ValueError(f"storage must be {scheme}://bucket/prefix, got an invalid bucket or prefix")
     return bucket, _down(prefix.lstrip("/"))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.errors import StorageError
+from rails_ray.paths import expanded
 from rails_ray.storage.memory import aligned
 
 HASHED_BYTES = 2**22  # read while as many are hashed
@@ -34,7 +35,7 @@ class LocalFiles:
     """Files under a folder. The first write makes the folder."""
 
     def __init__(self, root: str) -> None:
-        self._root = Path(root).expanduser().resolve()
+        self._root = expanded(root).resolve()
         with self._own_errors("be the folder", ""):
             if self._root.exists() and not self._root.is_dir():
                 raise ValueError(f"storage must be a folder, got the file {self._root}")
@@ -151,7 +152,10 @@ class LocalFiles:
                 return
 
     def check_conditional(self) -> None:
-        """Nothing to check: the file system provides links and locks."""
+        """Write a probe file by a link, and delete it."""
+        probe = f".probe-{uuid.uuid4().hex}"
+        self.create(probe, b"")
+        self.delete(probe)
 
     @contextmanager
     def _part(self, path: str, data: bytes) -> Iterator[Path]:

@@ -2,15 +2,19 @@
 
 import hashlib
 import io
+import os
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.request import getproxies_environment
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.errors import StorageError
 from rails_ray.storage.memory import aligned
+
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 def hashed(data: bytes, place: int) -> tuple[NDArray[np.uint8], str]:
@@ -20,27 +24,37 @@ def hashed(data: bytes, place: int) -> tuple[NDArray[np.uint8], str]:
     return array, hashlib.sha256(data).hexdigest()
 
 
+class ConditionRefusedError(StorageError):
+    """The server answered a conditional write by an error that it might not give to a plain one."""
+
+
 def check_conditional(files: Any, headers: str) -> None:
-    """Write and delete a probe file.
+    """Write and delete a probe file, twice: a bucket that keeps versions then has some of it.
 
     Args:
         files: a member of `filesystem.Files`.
         headers: that carry the conditions.
 
     Raises:
-        StorageError: if the server ignores the conditions of `create` and `swap`, so that two writers could both win.
+        StorageError: if the storage cannot be written to, or the server ignores or refuses the conditions of `create`
+            and `swap`, so that two writers could both win.
     """
     probe = f".probe-{uuid.uuid4().hex}"
     try:
         created = files.create(probe, b"1")
         _, tag = files.read_tagged(probe) or (b"", "")
         written = [created, files.create(probe, b"2"), files.swap(probe, b"3", tag), files.swap(probe, b"4", tag)]
+        files.delete(probe)
+        written += [files.create(probe, b"5"), files.create(probe, b"6")]
+    except ConditionRefusedError:
+        files.write(probe, b"7")  # raises if it is not the condition that the server refuses
+        written = []
     finally:
         files.delete(probe)
-    if written != [True, False, True, False]:
+    if written != [True, False, True, False, True, False]:
         raise StorageError(
-            f"storage {files} must honour conditional writes ({headers}), got a server that ignores them: update it, "
-            "or use a bucket on a server that honours them"
+            f"storage {files} must honour conditional writes ({headers}), got a server that ignores or refuses them: "
+            "update it, or use a bucket on a server that honours them"
         )
 
 
@@ -48,6 +62,16 @@ def below(paths: Iterable[str], folder: str) -> list[str]:
     """Sorted paths of files in a folder, without hidden ones and the markers of empty folders."""
     names = ((path, path.removeprefix(folder).strip("/").split("/")) for path in paths if not path.endswith("/"))
     return sorted(path for path, parts in names if not any(part.startswith(".") for part in parts))
+
+
+def keep_direct() -> None:
+    """Add this machine, to which no proxy leads, to NO_PROXY, if the environment names a proxy."""
+    if not getproxies_environment().keys() - {"no"}:
+        return
+    given = [os.environ.get(name, "") for name in ("no_proxy", "NO_PROXY")]
+    hosts = [host.strip() for host in ",".join(given).split(",") if host.strip()]
+    if "*" not in hosts:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys((*hosts, *THIS_MACHINE)))
 
 
 class Ranges(io.RawIOBase):

@@ -1,7 +1,8 @@
 """Files in a bucket of S3, or of a server that speaks its protocol.
 
 Credentials come from botocore's chain (environment, ~/.aws, the machine's role), the endpoint from AWS_ENDPOINT_URL_S3
-or AWS_ENDPOINT_URL. Messages name error codes and types but not their texts, which may hold a secret.
+or AWS_ENDPOINT_URL. Checksums in headers and trailers, which many servers do not know, are sent only if the variables
+in `CHECKSUMS` ask for them. Messages name error codes and types but not their texts, which may hold a secret.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from s3fs import S3FileSystem
 from s3fs.core import S3_RETRYABLE_ERRORS
 
 from rails_ray.errors import NotFoundError, RailsRayError, StorageError
-from rails_ray.storage.remote import Ranges, below, check_conditional, hashed
+from rails_ray.storage.remote import ConditionRefusedError, Ranges, below, check_conditional, hashed
 
 # A server that takes a request and never answers costs 5 * 10 s and at most 1 + 2 + 4 + 8 s between the attempts.
 ATTEMPTS = 5
@@ -41,6 +42,11 @@ READ_TIMEOUT_S = 10  # without any byte; not for the whole object
 SLOWEST_UPLOAD_BYTES_PER_S = 2**19
 MOST_BYTES_OF_PUT = 2**32  # S3 takes 5 GiB in one request
 BYTES_OF_PART = 2**28  # of a larger file, at most 10,000 parts; of a larger copy, whose answer comes within the timeout
+CHECKSUMS = {
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "request_checksum_calculation",
+    "AWS_RESPONSE_CHECKSUM_VALIDATION": "response_checksum_validation",
+}
+NO_CONDITIONS = (304, 400, 405, 501)  # status of a write, for its condition perhaps
 DOWNLOADS = 3  # attempts to download an object: botocore's own retries end when its bytes begin
 
 NO_CREDENTIALS = (
@@ -144,6 +150,7 @@ class S3Files:
 
     def _open(self) -> None:
         self._pid = os.getpid()
+        checksums = {option: "when_required" for variable, option in CHECKSUMS.items() if not os.environ.get(variable)}
         self._s3 = S3FileSystem(
             skip_instance_cache=True,  # a cached instance keeps its old credentials and endpoint
             config_kwargs={
@@ -151,6 +158,7 @@ class S3Files:
                 "connect_timeout": CONNECT_TIMEOUT_S,
                 "read_timeout": READ_TIMEOUT_S,
                 "http_session_cls": _Session,
+                **checksums,
             },
         )
 
@@ -231,6 +239,8 @@ class S3Files:
                 await client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data, **(condition or {}))
                 return True
             except ClientError as error:
+                if condition and _status(error) in NO_CONDITIONS:
+                    raise ConditionRefusedError(str(self.failure(error, path))) from None
                 if not condition or not (_is_missing(error) or _status(error) in (409, 412)):
                     raise
                 # Perhaps an earlier attempt succeeded but its answer was lost, and the file in the way is ours.

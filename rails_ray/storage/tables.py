@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rails_ray.errors import NotFoundError, StorageError
-from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.filesystem import Storage, local_path
 from rails_ray.storage.rows import Rows, mapped
 from rails_ray.storage.values import BadValueError, Columns, Kind, common_type
 
@@ -434,6 +434,7 @@ def find(place: str) -> Table:
         NotFoundError: if there is none.
         ValueError: if the folder belongs to a format whose log says which files count.
     """
+    place = local_path(place)
     root, _, name = place.rstrip("/").rpartition("/")
     if root.endswith(":/"):
         raise NotFoundError(f"{place} must name a file, a folder or a pattern in the bucket, got the bucket alone")
@@ -461,7 +462,7 @@ def _fitting(place: str) -> Table:
             f"{path}/{found}".lstrip("/")
             for path in fitting
             for found in storage.list(path or ".")
-            if fnmatch.fnmatchcase(found, name)
+            if fnmatch.fnmatchcase(found, name.replace("[", "[[]"))  # a bracket stands for itself
         ]
     paths, left_out = list[str](), list[str]()
     for path in fitting:

@@ -78,7 +78,7 @@ def test_the_image_has_what_rankers_and_clusters_need() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for target in ("cpu", "gpu"):
         [installed] = re.findall(r'"\.\[(.*?)\]"', " ".join(arguments for _, arguments in stages()[f"build-{target}"]))
-        assert set(installed.split(",")) == {"rankers", "relevance"} <= extras.keys()
+        assert set(installed.split(",")) == {"ray", "rankers", "relevance"} <= extras.keys()
         assert "libgomp1" in " ".join(arguments for _, arguments in stages()[target])  # which lightgbm's wheel lacks
 
 

@@ -1,13 +1,14 @@
 """A cluster that does not start or does not answer, in place of which stands what `ray.init` raises then."""
 
 import os
+import re
 from typing import Any
 
 import pytest
 import ray
 from ray.exceptions import RaySystemError
 
-from rails_ray.cli.main import EXIT_FAILED, main
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, EXIT_FAILED, main
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray.cluster import cluster
 
@@ -143,3 +144,27 @@ def test_the_command_says_it_in_a_sentence(fake: Fake, tmp_path, capfd: pytest.C
     assert told.startswith(
         "rails-ray: Ray must start on this machine, got: The current node timed out during startup: "
     )
+
+
+@pytest.mark.parametrize("address", ["ray://10.0.0.1:10001", "http://10.0.0.1:8265", "https://head"])
+def test_an_address_of_another_protocol_is_refused_at_once(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    os.environ["RAY_ADDRESS"] = address
+    sentence = (
+        f"RAY_ADDRESS must be host:port of the cluster's head, such as 10.0.0.1:6379, or auto, got {address}: set it "
+        "on a machine of the cluster, or unset it and submit the command as a job (ray job submit --address "
+        "http://host:8265)"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        enter(fake)
+    assert main(["train", "vector-cosine"]) == EXIT_BAD_ARGUMENT
+    assert capsys.readouterr().err == f"rails-ray: {sentence}\n"
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize("address", ["", " "])
+def test_an_empty_address_is_none(fake: Fake, address: str) -> None:
+    os.environ["RAY_ADDRESS"] = address
+    assert enter(fake)
+    assert fake.options[0]["address"] == "local"

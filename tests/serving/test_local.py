@@ -22,6 +22,7 @@ from rails_ray.families.version import Version
 from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
+from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import publish_here
@@ -242,3 +243,17 @@ def test_a_query_that_is_zero_in_float32_is_refused() -> None:
         version.search([[1e-50] * 8])
     with pytest.raises(ValueError, match=r"queries\[0\]\.embedding must hold numbers up to 3.40282e\+38, got 1e\+39"):
         version.search([[1e39] * 8])
+
+
+def test_the_package_carries_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    emoji = local.open("emoji")
+    assert emoji.facts["num_items"] == 3963
+    found = emoji.search(["dog", "birthday cake", "soleil"], k=1).results
+    assert [one.items[0] for one in found] == ["🐕", "🎂", "☀️"]
+    assert list(versions.damages(Storage(local.place_of("emoji")), emoji.manifest)) == [None] * 3
+    (tmp_path / "emoji").mkdir()  # a folder of the name goes before it
+    with pytest.raises(NotFoundError, match=f"must hold a published version, got none in {tmp_path}/emoji"):
+        local.open("emoji")
+    for name in ("../packaged/emoji", "none", "."):
+        assert local.place_of(name) == name

@@ -1,9 +1,11 @@
 """What can go wrong between here and a bucket, and what is said about it."""
 
 import multiprocessing
+import os
 import re
 import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,6 +17,11 @@ from rails_ray.storage.filesystem import Storage
 from support.ports import free_port
 from support.s3_server import KEY_ID, SECRET, FaultyProxy, answer, cut_answer, delay, drop, lose_answer
 
+CHECKSUM_HEADERS = (
+    *(f"x-amz-checksum-{kind}" for kind in ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")),
+    *("x-amz-sdk-checksum-algorithm", "x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-trailer"),
+    "content-encoding",  # aws-chunked
+)
 CALLS: dict[str, Callable[[Storage], object]] = {
     "exists": lambda storage: storage.exists("a/b"),
     "read": lambda storage: storage.read("a/b"),
@@ -24,7 +31,6 @@ CALLS: dict[str, Callable[[Storage], object]] = {
     "swap": lambda storage: storage.swap("a/b", b"", '"tag"'),
     "list": lambda storage: storage.list("a"),
     "delete": lambda storage: storage.delete("a/b"),
-    "check_writable": lambda storage: storage.check_writable(),
     "check_conditional": lambda storage: storage.check_conditional(),
 }
 
@@ -54,12 +60,20 @@ def message_of(call: Callable[[], object], kind: type[RailsRayError] = StorageEr
     """What is said, which is one line and holds no secret."""
     with pytest.raises(RailsRayError) as caught:
         call()
-    assert type(caught.value) is kind
+    assert isinstance(caught.value, kind)
     assert caught.value.__context__ is None or caught.value.__suppress_context__  # nothing of the library's below it
     text = str(caught.value)
     for hidden in (SECRET, KEY_ID, "\n", "Traceback"):
         assert hidden not in text
     return text
+
+
+def conditions_of(storage: Storage) -> str:
+    """The sentence about conditional writes."""
+    return (
+        f"storage {storage} must honour conditional writes (If-None-Match, If-Match), got a server that ignores or "
+        "refuses them: update it, or use a bucket on a server that honours them"
+    )
 
 
 def test_a_missing_bucket_is_no_missing_file(s3: str) -> None:
@@ -104,12 +118,13 @@ def test_a_refusal(storage: Storage, proxy: FaultyProxy, status: int, code: str,
     for call in CALLS.values():
         found = message_of(lambda call=call: call(storage))
         assert re.match(rf"storage must answer \w+ of {storage}/\S+, got {code} \(HTTP {status}\): {remedy}$", found)
-    assert len(proxy.requests) == len(CALLS) + 1  # none is asked again; check_conditional tries to delete its probe
+    # None is asked again; check_conditional tries to delete its probe, and whether it was the condition.
+    assert len(proxy.requests) == len(CALLS) + 1 + (status == 400)
 
 
 def test_who_may_write_but_not_delete_is_told_at_once(storage: Storage, proxy: FaultyProxy) -> None:
     proxy.fail("DELETE", answer(403, "AccessDenied"))
-    found = message_of(storage.check_writable)
+    found = message_of(storage.check_conditional)
     assert re.match(rf"storage must answer DeleteObject of {storage}/\.probe-\w+, got AccessDenied \(HTTP 403\)", found)
 
 
@@ -159,7 +174,7 @@ def test_a_server_that_does_not_answer(s3: str, monkeypatch: pytest.MonkeyPatch,
 def test_a_server_that_is_not_there(s3: str, monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-    found = message_of(Storage(s3).check_writable)
+    found = message_of(Storage(s3).check_conditional)
     said = rf"storage {s3}/\.probe-\w+ must be reachable, got EndpointConnectionError repeatedly from {url}: check"
     assert re.match(said, found)
 
@@ -169,14 +184,14 @@ def test_an_endpoint_with_credentials_is_not_repeated(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{KEY_ID}:{SECRET}@127.0.0.1:{free_port()}")
     storage = Storage(s3)
-    assert "must be reachable, got " in message_of(storage.check_writable)
+    assert "must be reachable, got " in message_of(storage.check_conditional)
     late = ReadTimeoutError(endpoint_url=f"http://{KEY_ID}:{SECRET}@host:9000/bucket/a")  # as another client would tell
     assert "got ReadTimeoutError repeatedly from http://host:9000: check" in str(storage.files.failure(late, "a"))
 
 
 def test_an_endpoint_that_is_no_url(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
-    found = message_of(Storage(s3).check_writable)
+    found = message_of(Storage(s3).check_conditional)
     assert re.match(
         rf"storage {s3}/\S+ must be set up, got ValueError: .*AWS_ENDPOINT_URL, a URL such as http://", found
     )
@@ -187,7 +202,7 @@ def test_the_endpoint_of_s3_goes_before_that_of_all_services(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    Storage(s3).check_writable()
+    Storage(s3).check_conditional()
 
 
 def test_a_download_that_breaks_off_is_begun_again(storage: Storage, proxy: FaultyProxy) -> None:
@@ -242,12 +257,66 @@ def test_a_file_that_is_gone_is_a_conflict(storage: Storage, proxy: FaultyProxy)
 def test_a_server_that_ignores_conditions(storage: Storage, proxy: FaultyProxy) -> None:
     storage.check_conditional()
     proxy.ignores_conditions = True
-    found = message_of(storage.check_conditional)
-    assert re.match(
-        rf"storage {storage} must honour conditional writes \(If-None-Match, If-Match\), got a server that ignores",
-        found,
-    )
-    assert proxy.count("DELETE") == 2
+    assert message_of(storage.check_conditional) == conditions_of(storage)
+    assert storage.files.list("") == []
+
+
+@pytest.mark.parametrize("status", [304, 400, 405, 501])
+def test_a_server_that_refuses_conditions(storage: Storage, proxy: FaultyProxy, status: int) -> None:
+    """As Ceph, older MinIO and others do."""
+    proxy.refuse(answer(status, "NotImplemented"), "if-none-match", "if-match")
+    assert message_of(storage.check_conditional) == conditions_of(storage)
+    assert proxy.count("DELETE") == 1
+    proxy.refuse(answer(501, "NotImplemented"), "if-match")  # it creates on a condition, and replaces on none
+    assert message_of(storage.check_conditional) == conditions_of(storage)
+
+
+def test_a_server_that_ignores_conditions_where_a_file_has_versions(storage: Storage, proxy: FaultyProxy) -> None:
+    storage.check_conditional()
+    proxy.ignores_conditions_after_delete = True
+    assert message_of(storage.check_conditional) == conditions_of(storage)
+
+
+def test_a_bucket_that_keeps_versions(s3: str, s3_server: str) -> None:
+    body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    url, headers = f"{s3_server}/{s3.removeprefix('s3://')}?versioning=", {"content-type": "application/xml"}
+    versioning = urllib.request.Request(url, body, headers, method="PUT")
+    with urllib.request.urlopen(versioning):
+        Storage(s3).check_conditional()
+
+
+def test_no_checksum_is_sent_that_an_older_server_does_not_know(
+    storage: Storage, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_files, "MOST_BYTES_OF_PUT", 6 * 2**20)
+    monkeypatch.setattr(s3_files, "BYTES_OF_PART", 5 * 2**20)
+    proxy.refuse(answer(400, "InvalidArgument"), *CHECKSUM_HEADERS)
+    data = bytes(2**20) * 7
+    storage.check_conditional()
+    storage.write("a", data)
+    assert storage.copy("a", "b") == len(data)
+    with storage.open("b") as opened:
+        assert opened.file.read(5) == bytes(5)
+    assert storage.read("b") == data
+    assert storage.list("") == ["a", "b"]
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_supported")
+    assert "InvalidArgument" in message_of(lambda: Storage(str(storage)).write("c", b"1"))
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy"])
+def test_no_proxy_leads_to_a_store_on_this_machine(s3: str, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.delenv("NO_PROXY")
+    monkeypatch.setenv("no_proxy", "intranet.example")
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{free_port()}")
+    Storage(s3).check_conditional()
+    assert os.environ["NO_PROXY"].split(",")[0] == "intranet.example"
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3n"])
+def test_hadoops_names_of_s3(s3: str, scheme: str) -> None:
+    Storage(s3).write("a/b", b"1")
+    other = Storage(s3.replace("s3:", f"{scheme}:"))
+    assert (other.read("a/b"), str(other)) == (b"1", s3)
 
 
 def test_opening_asks_nothing(s3: str, proxy: FaultyProxy) -> None:
@@ -265,10 +334,10 @@ def test_more_files_than_a_server_lists_at_once(s3: str) -> None:
 
 def test_credentials_are_those_of_the_day(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A storage that is opened after the environment changed does not get a former one's client."""
-    Storage(s3).check_writable()
+    Storage(s3).check_conditional()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert "NoCredentialsError" in message_of(Storage(s3).check_writable)
+    assert "NoCredentialsError" in message_of(Storage(s3).check_conditional)
 
 
 def test_a_fork_has_a_client_of_its_own(s3: str) -> None:

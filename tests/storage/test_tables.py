@@ -68,6 +68,18 @@ def test_a_folder_and_a_pattern_name_files_in_order(many: Storage, place: str) -
     assert table.read(COLUMNS).table.equals(items(0, 18))
 
 
+@pytest.mark.parametrize("name", ["a@b", "p+q", "a b", "100%", "a%20b", "#1", "[x]", "a[0-9]"])
+def test_places_of_any_characters(storage: Storage, name: str) -> None:
+    write(storage, f"{name}/{name}-1.parquet", items(0, 3))
+    write(storage, f"{name}/{name}-2.parquet", items(3, 2))
+    for place in (f"{name}", f"{name}/{name}-*.parquet", f"{name}/{name}-?.parquet"):
+        table = find(f"{storage}/{place}")
+        assert len(table.paths) == 2
+        assert table.read(COLUMNS).table.equals(items(0, 5))
+    if "://" not in str(storage):
+        assert find(Path(f"{storage}/{name}/{name}-1.parquet").as_uri()).read(COLUMNS).table.equals(items(0, 3))
+
+
 def test_a_table_at_the_root_is_not_one_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

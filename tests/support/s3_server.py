@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -85,7 +85,8 @@ class FaultyProxy:
 
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server).netloc
-        self.ignores_conditions = False
+        self.ignores_conditions = self.ignores_conditions_after_delete = False
+        self._refused: tuple[frozenset[str], Fault] | None = None
         self.requests: list[tuple[str, str]] = []
         self._faults: dict[str, list[Fault]] = {}
         self._lock = threading.Lock()
@@ -107,12 +108,19 @@ class FaultyProxy:
     def fail(self, method: str, fault: Fault, times: int = 1) -> None:
         self._faults.setdefault(method, []).extend([fault] * times)
 
+    def refuse(self, fault: Fault, *headers: str) -> None:
+        """Put a fault in the place of each request that has one of these headers; the last call counts."""
+        self._refused = frozenset(headers), fault
+
     def count(self, method: str) -> int:
         return sum(seen == method for seen, _ in self.requests)
 
-    def next_fault(self, method: str, path: str) -> Fault | None:
+    def next_fault(self, method: str, path: str, headers: Iterable[str]) -> Fault | None:
         with self._lock:
             self.requests.append((method, path))
+            self.ignores_conditions |= self.ignores_conditions_after_delete and method == "DELETE"
+            if self._refused and not self._refused[0].isdisjoint(name.lower() for name in headers):
+                return self._refused[1]
             faults = self._faults.get(method)
             return faults.pop(0) if faults else None
 
@@ -172,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.upstream.request(self.command, self.path, body, headers)
             return self.upstream.getresponse()
 
-        fault = self.proxy.next_fault(self.command, self.path)
+        fault = self.proxy.next_fault(self.command, self.path, self.headers)
         if fault:
             fault(self, forward)
         else:

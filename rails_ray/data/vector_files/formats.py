@@ -24,6 +24,8 @@ from rails_ray.data.vector_files import faiss_file as faiss_index
 from rails_ray.data.vector_files.rows import ListFile, VectorFile, to_ids
 from rails_ray.data.vector_files.writing import Holds, checked, labelled, whole_file
 from rails_ray.errors import NotFoundError
+from rails_ray.paths import expanded
+from rails_ray.storage.filesystem import local_path
 
 READERS: dict[str, Reader] = {
     "npy": npy.open_npy,
@@ -145,6 +147,7 @@ def _existing(path: str) -> Path:
 
 
 def _local(path: str) -> Path:
+    path = local_path(path)
     if "://" in path:
         raise ValueError(f"{path} must be a file of this machine: copy it here first")
-    return Path(path).expanduser()
+    return expanded(path)

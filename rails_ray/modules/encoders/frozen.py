@@ -32,6 +32,7 @@ from rails_ray.modules.encoders.character_ngrams import words
 from rails_ray.modules.encoders.config import EncoderConfig, Form, InputFacts
 from rails_ray.modules.encoders.vectors import VectorRows, scaled
 from rails_ray.optional import optional
+from rails_ray.paths import expanded
 
 ENCODER = "encoder function"  # what an import path names, in messages
 BATCH_TEXTS = 256  # texts that the model gets at once
@@ -101,7 +102,7 @@ class SentenceTransformerConfig(FrozenTextConfig):
     def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "SentenceTransformerConfig":
         """Fill in the width and the folder's digest; the folder becomes absolute, as workers run in others."""
         # An empty name must not become the folder that the process runs in; `digest_of` refuses it.
-        folder = self.pretrained and str(Path(self.pretrained).expanduser().resolve())
+        folder = self.pretrained and str(expanded(self.pretrained).resolve())
         known = replace(self, pretrained=folder, sha256=self.sha256 or digest_of(folder))
         return replace(known, width=known.width_of_vectors(allowed))
 
@@ -215,7 +216,7 @@ def read_all(texts: Sequence[str], read: Read) -> NDArray[np.float32]:
 def sentence_transformer(folder: str) -> Encode:
     """Raises what `FrozenTextConfig.load` does."""
     digest_of(folder)  # raises if there is no such folder
-    model_folder.check(Path(folder).expanduser(), f"encoder.pretrained {folder}")
+    model_folder.check(expanded(folder), f"encoder.pretrained {folder}")
     module = optional(
         "sentence_transformers",
         needed_by="encoder.kind sentence_transformer",
@@ -290,7 +291,7 @@ def digest_of(folder: str) -> str:
     Raises:
         ValueError: if there is no such folder.
     """
-    root = Path(folder).expanduser()
+    root = expanded(folder)
     if not folder or not root.is_dir():
         raise ValueError(f"encoder.pretrained must be the folder of a model, got {folder!r}")
     return digest_of_files(str(root))

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
+from rails_ray.optional import optional
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -26,16 +28,16 @@ SPECIAL = {PADDING: "[PADDING]", BLANK: "[BLANK]"}
 
 def learn(texts: Iterable[str], vocabulary_size: int) -> bytes:
     """A tokenizer of at most `vocabulary_size` tokens, as JSON."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
+    library = _library()
+    normalizers = library.normalizers
+    tokenizer: Tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         special_tokens=[SPECIAL[number] for number in range(len(SPECIAL))],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -46,14 +48,17 @@ def read(json: bytes) -> "Tokenizer":
     """Raises:
     ValueError: if it is not what `learn` gave.
     """
-    from tokenizers import Tokenizer
-
+    library = _library()
     try:
-        tokenizer = Tokenizer.from_str(json.decode())
+        tokenizer: Tokenizer = library.Tokenizer.from_str(json.decode())
     except Exception as error:  # the library raises nothing more special
         raise ValueError(f"a model's tokenizer must be as it was stored, got: {error}") from None
     tokenizer.encode_special_tokens = True  # a text that says "[PADDING]" is a text
     return tokenizer
+
+
+def _library() -> Any:
+    return optional("tokenizers", needed_by="a tokenizer", package="tokenizers", install="'rails-ray[ray]'")
 
 
 def encode(tokenizer: Any, texts: Sequence[str], max_length: int) -> Int[Tensor, "B T"]:

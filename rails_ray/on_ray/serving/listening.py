@@ -6,6 +6,7 @@ is larger than usual. It imports no torch, which a proxy has no use for.
 """
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.admission import AdmissionControl
 from rails_ray.serving.http.bodies import MAX_WAITING_BYTES
 from rails_ray.serving.http.limits import MAX_REQUESTS
+from rails_ray.serving.http.origins import AllowedOrigins
 from rails_ray.serving.instruments import Instrument
 
 VARIABLE = "RAILS_RAY_MAX_PASSED"
@@ -30,7 +32,10 @@ def bound() -> list[Any]:
     """Bound what clients may take of this process; returns middleware for its server."""
     slow_headers.bound()
     of_proxy = Access(None, ANY_BODY, most_passed())
-    return [Middleware(AdmissionControl, access=lambda: _access(of_proxy), on_refusal=_count)]
+    return [  # the last is the outermost
+        Middleware(AdmissionControl, access=lambda: _access(of_proxy), on_refusal=_count),
+        Middleware(AllowedOrigins, origins=_origins),
+    ]
 
 
 def most_passed() -> int:
@@ -59,6 +64,10 @@ def _access(of_proxy: Access) -> Access:
     router = _router()
     found: Access = of_proxy if router is None else router.access
     return found
+
+
+def _origins() -> Sequence[str]:
+    return getattr(_router(), "allowed_origins", ())
 
 
 def _count(path: str, status: int) -> None:

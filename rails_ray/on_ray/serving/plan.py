@@ -10,6 +10,7 @@ from rails_ray.allowed_code import VARIABLE, AllowedCode
 from rails_ray.on_ray.environment import ROUTER_PORTS, Profile, ProxyPorts, variables_of
 from rails_ray.schema.deployment import REQUEST_TIMEOUT_S, RankerArgs, RankerPlacement, check_replica
 from rails_ray.schema.requests import CutoffInput
+from rails_ray.serving.http import origins
 from rails_ray.serving.http.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.ports import LOOPBACK
 
@@ -50,7 +51,13 @@ class ServeArgs(BaseModel):
     )
     log_queries: bool = Field(False, description="log each search with its queries; by default no query is logged")
     ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")
+    allow_origins: list[str] = Field([], description="origins whose pages may ask, as https://shop.example; * for any")
     allow_code: list[str] = Field([], description=f"modules whose code the version's config may name; also {VARIABLE}")
+
+    @field_validator("allow_origins")
+    @classmethod
+    def _check_origins(cls, allow_origins: list[str]) -> list[str]:
+        return origins.checked(allow_origins)
 
     @field_validator("allow_code")
     @classmethod

@@ -85,7 +85,7 @@ class Router:
         )
         noting = query_log.noting(args.log_queries)
         self.traffic = Traffic(self._search, self.engine, RayMetrics(), args.shadow_fraction, noting)
-        self.args = args
+        self.args, self.allowed_origins = args, args.allow_origins
         self.keys_file = None if args.keys_file is None else KeysFile(args.keys_file)
         self.keys_problem: str | None = None
         self.access = self._look_at_keys()

@@ -10,6 +10,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `asgi`           | types of ASGI, and how a middleware refuses                             |
 | `admission`      | the middlewares that a request passes before it is parsed, in order     |
 | `keys`           | a file of API keys, and who gets in with them                           |
+| `origins`        | middleware: pages of other origins                                      |
 | `access`         | middleware: the key of a request, and the rate of that key              |
 | `bodies`         | middleware: the size and the pace of a body                             |
 | `places`         | middleware: requests answered at once                                   |

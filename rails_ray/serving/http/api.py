@@ -21,6 +21,7 @@ from rails_ray.serving.http import arrow, console, deadlines, embedding, refusal
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.admission import Admission
 from rails_ray.serving.http.deadlines import deadline_of, in_time, within
+from rails_ray.serving.http.origins import AllowedOrigins
 from rails_ray.serving.http.refusals import refused_with
 from rails_ray.serving.http.request_ids import RequestIds
 from rails_ray.serving.http.streaming import pieces, response_of
@@ -29,7 +30,7 @@ from rails_ray.serving.stages import as_header
 from rails_ray.serving.traffic import Traffic
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
-OF_A_QUESTION = (*ALWAYS, 409, 422, 503, 504)
+OF_A_QUESTION = (*ALWAYS, 409, 415, 422, 503, 504)
 QUESTION: dict[str, Any] = {"responses": refused_with(*OF_A_QUESTION), "openapi_extra": deadlines.PARAMETERS}
 
 
@@ -39,6 +40,10 @@ class Server(Protocol):
     @property
     def access(self) -> Access:
         """Who gets in, and how much is let in."""
+
+    @property
+    def allowed_origins(self) -> Sequence[str]:
+        """Origins whose pages may ask."""
 
     @property
     def traffic(self) -> Traffic:
@@ -84,6 +89,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         server().traffic.metrics.request(_known_path(api, scope), status)
 
     api.add_middleware(Traced)
+    api.add_middleware(AllowedOrigins, origins=lambda: server().allowed_origins)
     api.add_middleware(RequestIds, on_answer=count)
 
     @api.post(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 import numpy as np
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, StrictStr
+from pydantic import BaseModel, Field, StrictStr, field_validator
 from starlette.exceptions import HTTPException
 
 from rails_ray.schema.fields import shortened
@@ -24,7 +24,7 @@ from rails_ray.serving.http.refusals import refused_with
 
 MODEL = "rails-ray"  # a name for whatever version is served
 ALWAYS = (401, 403, 408, 413, 429)
-REFUSALS = (*ALWAYS, 404, 409, 422, 503, 504)
+REFUSALS = (*ALWAYS, 404, 409, 415, 422, 503, 504)
 
 Texts = Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
 
@@ -54,6 +54,16 @@ class EmbeddingRequest(BaseModel):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
 
+    @field_validator("input", mode="before")
+    @classmethod
+    def _check_no_tokens(cls, given: Any) -> Any:
+        if isinstance(given, list) and given and isinstance(given[0], int | list):
+            raise ValueError(
+                f"must be a text or a list of texts, got token ids, {shortened(given)}: make the client send texts "
+                "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
+            )
+        return given
+
 
 class Embedding(BaseModel):
     object: Literal["embedding"] = "embedding"
@@ -73,6 +83,22 @@ class EmbeddingResponse(BaseModel):
     data: list[Embedding]
     model: str
     usage: Usage = Usage()
+
+
+class OfferedModel(BaseModel):
+    """
+    created: OpenAI's field, in seconds of Unix time; not recorded here.
+    """
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = MODEL
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[OfferedModel]
 
 
 class InferInput(BaseModel):
@@ -127,6 +153,17 @@ def add_routes(
             )
         data = [Embedding(index=index, embedding=_as_requested(row, request)) for index, row in enumerate(vectors)]
         return EmbeddingResponse(data=data, model=encoder().version_name)
+
+    @api.get("/v1/models", responses=refused_with(*ALWAYS))
+    async def models() -> ModelList:
+        """List the names that `model` of an embedding may have, as OpenAI's API does."""
+        return ModelList(data=[OfferedModel(id=name) for name in dict.fromkeys((MODEL, encoder().version_name))])
+
+    @api.get("/v1/models/{name}", responses=refused_with(*ALWAYS, 404))
+    async def offered_model(name: str) -> OfferedModel:
+        """Return one of these names."""
+        _check_model(name, encoder().version_name)
+        return OfferedModel(id=name)
 
     @api.get("/v2", responses=refused_with(*ALWAYS))
     async def server() -> dict[str, Any]:

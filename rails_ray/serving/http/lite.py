@@ -26,6 +26,7 @@ from rails_ray.serving.http.header_timeout import HeaderTimeoutProtocol
 from rails_ray.serving.http.instruments import PrometheusMetrics
 from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
+from rails_ray.serving.http.origins import checked
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
 from rails_ray.serving.local import LocalVersion
@@ -44,9 +45,10 @@ class SingleProcessServer:
         keys_file: file of API keys; None lets everyone in.
         ranker_path: import path of the version's heavy ranker, which `/v1/index` returns.
         shadow_fraction, on_search: as in `Traffic`.
+        allowed_origins: origins whose pages may ask.
 
     Raises:
-        ValueError: if the file of keys lets nobody in.
+        ValueError: if the file of keys lets nobody in, or an origin is none.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class SingleProcessServer:
         *,
         ranker_path: str | None = None,
         shadow_fraction: float = 0.0,
+        allowed_origins: Sequence[str] = (),
         on_search: Callable[[SearchRequest], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.version = version
         self._keys_file = None if keys_file is None else KeysFile(keys_file)
         self._ranker_path = ranker_path
+        self.allowed_origins = checked(allowed_origins)
         self._clock = clock
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
         self._thread = ThreadPoolExecutor(1, "search")

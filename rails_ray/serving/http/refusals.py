@@ -2,7 +2,7 @@
 
 A body is JSON in UTF-8, whatever its header says, unless it says Arrow's stream format and the route reads that. A body
 that is neither, or that does not fit the request, gets 422: one status for everything that a client must write
-differently.
+differently. A compressed one gets 415, at which some clients send it again as it is.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class _JsonRequest(Request):
     async def json(self) -> dict[str, Any]:
         encoding = ", ".join(self.headers.getlist("content-encoding")) or "identity"
         if encoding.lower() != "identity":
-            raise _unreadable(f"the body must be sent without content-encoding, got {shortened(encoding)}")
+            raise HTTPException(415, f"the body must be sent without content-encoding, got {shortened(encoding)}")
         body = await self.body()
         if self.scope["path"] not in IN_ARROW or not self._is_arrow:
             return read_json(body)

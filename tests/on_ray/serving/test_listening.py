@@ -1,12 +1,15 @@
 """What is bounded in each process that listens for HTTP."""
 
+import asyncio
 import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from ray import serve as ray_serve
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from rails_ray.on_ray.serving import listening
@@ -14,13 +17,17 @@ from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.admission import AdmissionControl
 from rails_ray.serving.http.keys import Keys
 from rails_ray.serving.http.limits import MAX_REQUESTS
+from rails_ray.serving.http.origins import AllowedOrigins
+
+PAGE = "https://shop.example"
 
 
 @pytest.fixture
 def crowd(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the middleware of this process is made with."""
     monkeypatch.setattr(listening.slow_headers, "bound", lambda: None)
-    [found] = listening.bound()
+    found, of_origins = listening.bound()
+    assert of_origins.cls is AllowedOrigins
     assert isinstance(found, Middleware)
     assert found.cls is AdmissionControl
     return dict(found.kwargs)
@@ -45,6 +52,28 @@ def test_a_router_has_its_own_rules_and_counts_what_is_refused_in_front_of_it(
     assert crowd["access"]() is own, "with its keys"
     crowd["on_refusal"]("/v1/search", 429)
     assert counted == [("/v1/search", 429)]
+
+
+def test_a_router_answers_a_preflight_before_it_asks_for_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening.slow_headers, "bound", lambda: None)
+    metrics = SimpleNamespace(request=lambda path, status: None)
+    router = SimpleNamespace(
+        access=Access(Keys(()), 5000, 200), allowed_origins=[PAGE], traffic=SimpleNamespace(metrics=metrics)
+    )
+    monkeypatch.setattr(ray_serve, "get_replica_context", lambda: SimpleNamespace(servable_object=router))
+    app: Any = Starlette()
+    for middleware in listening.bound():  # as Ray puts them around its server
+        app = middleware.cls(app, **middleware.kwargs)
+
+    async def answered() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+            asked = {"origin": PAGE, "access-control-request-method": "POST"}
+            preflight = await client.options("/v1/search", headers=asked)
+            return [preflight, await client.post("/v1/search", headers={"origin": PAGE}, json={})]
+
+    preflight, refused = asyncio.run(answered())
+    assert (preflight.status_code, refused.status_code) == (200, 401)
+    assert preflight.headers["access-control-allow-origin"] == refused.headers["access-control-allow-origin"] == PAGE
 
 
 def test_another_application_is_left_alone(crowd: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

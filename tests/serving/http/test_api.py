@@ -62,6 +62,14 @@ def test_an_embedding_in_base64_and_of_one_text(lite: SingleProcessServer) -> No
     assert len(plain) == len(coded) == 1
 
 
+def test_models_as_openais_api_lists_them(lite: SingleProcessServer) -> None:
+    listed = ask(lite, "GET", "/v1/models").json()
+    assert listed["object"] == "list"
+    assert listed["data"] == [ask(lite, "GET", f"/v1/models/{name}").json() for name in NAMES]
+    assert listed["data"][0] == {"id": "rails-ray", "object": "model", "created": 0, "owned_by": "rails-ray"}
+    assert ask(lite, "POST", "/v1/embeddings", {"input": "red", "model": listed["data"][1]["id"]}).status_code == 200
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_inference_by_kserves_protocol(lite: SingleProcessServer, name: str) -> None:
     told = ask(lite, "GET", f"/v2/models/{name}").json()
@@ -87,7 +95,21 @@ def test_inference_by_kserves_protocol(lite: SingleProcessServer, name: str) -> 
             "model must be rails-ray or the version that is served",
         ),
         ("/v1/embeddings", {"input": []}, 422, "input"),
-        ("/v1/embeddings", {"input": [[1, 2]]}, 422, "input"),
+        (
+            "/v1/embeddings",
+            {"input": [[1, 2]]},
+            422,
+            "input must be a text or a list of texts, got token ids, [[1, 2]]: make the client send texts (LangChain's "
+            "OpenAIEmbeddings: check_embedding_ctx_length=False)",
+        ),
+        (
+            "/v1/embeddings",
+            {"input": [1, 2]},
+            422,
+            "input must be a text or a list of texts, got token ids, [1, 2]: make the client send texts (LangChain's "
+            "OpenAIEmbeddings: check_embedding_ctx_length=False)",
+        ),
+        ("/v1/models/gpt", None, 404, "model must be rails-ray or the version that is served, v1, got 'gpt'"),
         ("/v1/embeddings", {}, 422, "input must be given, got none"),
         ("/v1/embeddings", {"input": "red", "dimensions": 3}, 422, "dimensions must be the model's "),
         (
@@ -113,7 +135,7 @@ def test_inference_by_kserves_protocol(lite: SingleProcessServer, name: str) -> 
     ],
 )
 def test_what_is_refused(lite: SingleProcessServer, path: str, body: Any, status: int, told: str) -> None:
-    answer = ask(lite, "POST", path, body)
+    answer = ask(lite, "GET" if body is None else "POST", path, body)
     assert answer.status_code == status
     assert told in answer.json()["error"]
 
