@@ -17,6 +17,7 @@ def test_the_mathematics_runs_where_only_torch_numpy_scipy_and_jaxtyping_are() -
     blocked = {
         "ray",
         "tokenizers",
+        "regex",
         "numba",
         "mmh3",
         "pyarrow",

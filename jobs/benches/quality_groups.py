@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import Visits
-from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.words import words
 
 NUM_GROUPS = 4
 NEWEST = 50  # items of a history whose spread counts

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rails_ray.modules.encoders.character_ngrams import WORD, normalise
+from rails_ray.modules.encoders.words import ALPHANUMERIC, folded
 from rails_ray.optional import optional
 
-LONGEST_FRAGMENT = 3  # words
+LONGEST_FRAGMENT = 3  # words, which are cut as they always were: the queries are the data set's
 
 # Shown by the quickstart; first in the test split, so that what it shows was not trained on.
 SHOWCASE = (
@@ -81,8 +81,8 @@ def names_by_item() -> dict[str, list[str]]:
 
 def queries_of(name: str) -> set[str]:
     """List what a person may type to find an item of this name: the name and its fragments, as they are written."""
-    text = normalise(name)
-    spans = [match.span() for match in WORD.finditer(text)]
+    text = folded(name)
+    spans = [match.span() for match in ALPHANUMERIC.finditer(text)]
     queries = {text[spans[0][0] : spans[-1][1]]} if spans else set()
     for size in range(1, LONGEST_FRAGMENT + 1):
         for first, last in zip(spans, spans[size - 1 :], strict=False):

@@ -4,6 +4,7 @@ Each member of a union carries its `kind`, by which it is read back.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, get_args, get_type_hints
@@ -18,6 +19,9 @@ from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.rbe.config import RbeConfig
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.modules.encoders.text import TransformerConfig
+from rails_ray.modules.encoders.two_tower import TwoTowerConfig
+from rails_ray.modules.encoders.words import FORMER
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.schema.ranker import RankerConfig
 
@@ -207,12 +211,32 @@ def to_json(config: RunConfig) -> bytes:
 
 
 def from_json(data: bytes) -> RunConfig:
-    """Raises:
-    ValueError: if a field is unknown or out of range.
+    """Read a stored config. One without a way to cut words is of a run that cut them as all did then.
+
+    Raises:
+        ValueError: if a field is unknown or out of range.
     """
     try:
-        return CODEC.validate_json(data, strict=True, extra="forbid")
+        return CODEC.validate_json(_with_words(data), strict=True, extra="forbid")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"a run's config must have the fields of RunConfig, got: {where}: {first['msg']}") from None
+
+
+def _with_words(data: bytes) -> bytes:
+    """A stored config with the way to cut words that it was stored without, if it cuts words."""
+    try:
+        stored = json.loads(data)
+        family = stored["family"]
+        part = family if family["kind"] == Bm25Config.kind else family["encoder"]
+        kind = part.get("kind", family["kind"])  # the encoder of SOLAR has none
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return data  # it has no words, or the codec says what is wrong with it
+    if kind not in CUT_WORDS or "words" in part:
+        return data
+    part["words"] = FORMER
+    return json.dumps(stored).encode()
+
+
+CUT_WORDS = (Bm25Config.kind, SolarConfig.kind, TwoTowerConfig.kind, TransformerConfig.kind)

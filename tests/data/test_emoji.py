@@ -7,7 +7,7 @@ from rails_ray.data import emoji
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.sources import Sources
-from rails_ray.modules.encoders.character_ngrams import normalise
+from rails_ray.modules.encoders.words import folded
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 
@@ -39,7 +39,7 @@ def test_a_relevant_item_has_a_name_that_holds_the_query(data: DataSet) -> None:
     queries = data.queries["test"]
     for number in range(len(queries)):
         for row in queries.relevant[number]:
-            assert queries.inputs[number] in normalise(data.item_inputs[row])
+            assert queries.inputs[number] in folded(data.item_inputs[row])
 
 
 def test_a_general_word_has_many_answers_and_a_special_one_few(data: DataSet) -> None:

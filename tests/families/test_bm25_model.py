@@ -65,6 +65,14 @@ def test_case_and_punctuation_do_not_matter() -> None:
     assert torch.equal(scores_of(model, ["RED!"], ITEMS), scores_of(model, ["red"], ITEMS))
 
 
+def test_words_of_any_script_are_found_whole() -> None:
+    """By a query in another case, width or composition; an item that shares vowels alone is not found."""
+    items = ["हिन्दी किताब", "होना", "京都の図書館", "都と京の図書館", "ﬁne İstanbul", "caf\u00e9"]
+    scores = scores_of(fitted(items), ["हिन्दी", "京都", "FINE ISTANBUL", "CAFE\u0301"], items)
+    assert [line.nonzero().flatten().tolist() for line in scores] == [[0], [2, 3], [4], [5]]
+    assert scores[1, 2] > scores[1, 3], "both characters, and in this order"
+
+
 def test_words_of_no_item_find_nothing() -> None:
     model = fitted(ITEMS)
     assert not scores_of(model, ["green", ""], ITEMS).any()
@@ -134,7 +142,7 @@ def test_words_are_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fitted([])
     bags = model.item_features(["a b", "c"])
     many = type(bags)(bags.tokens, bags.starts, torch.tensor([2.0**24, 1.0, 1.0]))
-    monkeypatch.setattr("rails_ray.families.bm25.model.counted", lambda items: many)
+    monkeypatch.setattr("rails_ray.families.bm25.model.counted", lambda items, cut: many)
     model.fit(["a b", "c"])
     assert model.num_words == 2**24 + 2
 

@@ -59,6 +59,35 @@ def test_every_field_of_solar_comes_back() -> None:
     assert config.from_json(config.to_json(made)) == made
 
 
+@pytest.mark.parametrize("name", ["text-mol", "text-transformer-dot", "text-solar", "baseline-bm25", "emoji-dot"])
+def test_a_run_from_before_words_had_a_name_cuts_them_as_then(name: str) -> None:
+    stored = json.loads(config.to_json(recipes.by_name(name)))
+    part = stored["family"] if name == "baseline-bm25" else stored["family"]["encoder"]
+    assert part.pop("words") == "unicode"
+    former = config.from_json(json.dumps(stored).encode())
+    own: Any = former.family
+    assert (own.words if name == "baseline-bm25" else own.encoder.words) == "alphanumeric"
+    assert config.from_json(config.to_json(former)) == former
+
+
+@pytest.mark.parametrize("name", ["ml1m-hstu", "vector-cosine", "features-solar", "text-rbe"])
+def test_a_run_without_words_is_read_as_it_is(name: str) -> None:
+    stored = config.to_json(recipes.by_name(name))
+    assert config.from_json(stored) == recipes.by_name(name)
+
+
+def test_a_way_to_cut_words_that_is_none() -> None:
+    stored = config.to_json(recipes.by_name("text-mol")).replace(b'"unicode"', b'"latin"')
+    with pytest.raises(ValueError, match=r"words: Input should be 'unicode' or 'alphanumeric'"):
+        config.from_json(stored)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"family": 3}', b'{"family": {"kind": "bm25"', b"[" * 10_000])
+def test_what_is_no_config(data: bytes) -> None:
+    with pytest.raises(ValueError, match="a run's config must have the fields of RunConfig, got: "):
+        config.from_json(data)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -13,7 +13,7 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, DenseRows, ItemLists, SparseRows
 from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
-from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.words import num_words as words_of
 from rails_ray.storage.ids import hash_of, keys_of
 from rails_ray.storage.values import TEXT
 
@@ -67,8 +67,8 @@ def sample_of(texts: Texts, num_sampled: int) -> list[str]:
 
 
 def num_words(sample: list[str]) -> NDArray[np.int64]:
-    """The words of each text, as encoders of words count them [S]."""
-    return np.array([len(words(text)) for text in sample])
+    """The words of each text; a character of a script without spaces is one [S]."""
+    return np.array([words_of(text) for text in sample])
 
 
 def of_texts(texts: Texts, num_sampled: int) -> Facts:

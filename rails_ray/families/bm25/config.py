@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from rails_ray.modules.encoders.words import Cut
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bm25Config:
@@ -14,12 +16,14 @@ class Bm25Config:
         k1: how much repeats of a word in an item add to its weight, at least 0; 0 counts each word once.
         b: how much less the words of long items count, in [0, 1].
         max_terms: words that an index keeps of each item, the ones with the largest weights; 12 bytes each.
+        words: how texts become words; `alphanumeric` is for runs of before.
     """
 
     kind: Annotated[Literal["bm25"], tyro.conf.Suppress] = "bm25"
     k1: float = 1.2
     b: float = 0.75
     max_terms: int = 256
+    words: Cut = "unicode"
 
     def __post_init__(self) -> None:
         if self.k1 < 0:

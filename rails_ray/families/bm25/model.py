@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rails_ray.modules.encoders.bags import Bags
-from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.words import Cut, is_blank, words
 from rails_ray.modules.similarities.bm25 import NO_TERM, Bm25, TermCounts, TermWeights
 from rails_ray.modules.similarities.states import to
 
@@ -34,15 +34,16 @@ class Bm25Model(nn.Module):
     Args:
         k1, b: as in the equation.
         max_terms: M, terms that an item keeps at most.
+        words: how texts become words.
     """
 
     form = "text"
     representation_width = None
     vector_width = None
 
-    def __init__(self, *, k1: float, b: float, max_terms: int) -> None:
+    def __init__(self, *, k1: float, b: float, max_terms: int, words: Cut = "unicode") -> None:
         super().__init__()
-        self.k1, self.b, self.max_terms = k1, b, max_terms
+        self.k1, self.b, self.max_terms, self.words = k1, b, max_terms, words
         self.similarity: Any = Bm25()
         self.terms = torch.empty(0, dtype=torch.int64)  # ascending
         self.num_holding = torch.empty(0, dtype=torch.int64)  # n(t), items that hold each
@@ -51,7 +52,7 @@ class Bm25Model(nn.Module):
 
     def fit(self, texts: Sequence[str]) -> None:
         """Count the words of these items."""
-        bags = counted(texts)
+        bags = counted(texts, self.words)
         self.terms, self.num_holding = bags.tokens.unique(return_counts=True)
         self.num_items, self.num_words = len(texts), int(bags.every_weight.double().sum())
 
@@ -64,10 +65,10 @@ class Bm25Model(nn.Module):
         self.terms, self.num_holding = state[3:].cpu().split(num_terms) if num_terms else (state[3:], state[3:])
 
     def query_features(self, inputs: Sequence[str]) -> Bags:
-        return counted(inputs)
+        return counted(inputs, self.words)
 
     def item_features(self, inputs: Sequence[str]) -> Bags:
-        return counted(inputs)
+        return counted(inputs, self.words)
 
     def encode_queries(self, features: Bags) -> TermCounts:
         features = features.to("cpu")
@@ -112,17 +113,17 @@ class Bm25Model(nn.Module):
         return self.num_holding[place] * (self.terms[place] == terms)
 
     def is_blank(self, query: str) -> bool:
-        return not words(query)
+        return is_blank(query, self.words)
 
     def are_known(self, inputs: Sequence[str]) -> list[bool]:
         """For each query, whether an item of the run holds any of its words."""
-        bags = counted(inputs)
+        bags = counted(inputs, self.words)
         return (bags.counts(self._num_holding(bags.tokens) > 0) > 0).tolist()
 
 
-def counted(texts: Sequence[str]) -> Bags:
+def counted(texts: Sequence[str], cut: Cut) -> Bags:
     """The terms of each text, each once, with how often it stands there."""
-    counts = [Counter(words(text)) for text in texts]
+    counts = [Counter(words(text, cut)) for text in texts]
     number_of = {word: term_of(word) for own in counts for word in own}
     starts = np.cumsum([0, *map(len, counts)])[:-1]
     tokens = [number_of[word] for own in counts for word in own]

@@ -36,7 +36,7 @@ class Bm25Family(ServedFamily):
 
     def model(self) -> Bm25Model:
         """A model that has counted no words yet."""
-        return Bm25Model(k1=self.own.k1, b=self.own.b, max_terms=self.own.max_terms).eval()
+        return Bm25Model(k1=self.own.k1, b=self.own.b, max_terms=self.own.max_terms, words=self.own.words).eval()
 
     def trained_model(self, weights: Iterable[tuple[str, bytes]]) -> Bm25Model:
         [(_, data)] = weights

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import UnavailableError
-from rails_ray.modules.encoders.character_ngrams import words
 from rails_ray.modules.encoders.frozen import FrozenText
+from rails_ray.modules.encoders.words import is_blank
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.reranking.anncur import AnnCur
@@ -207,7 +207,7 @@ class Rbe(nn.Module):
         raise ValueError("a query of RBE must be a text, got a representation")
 
     def is_blank(self, query: str) -> bool:
-        return not words(query)
+        return is_blank(query)
 
     def are_known(self, inputs: Any) -> list[None]:
         return [None] * len(inputs)

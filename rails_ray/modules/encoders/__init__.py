@@ -14,6 +14,7 @@
 | `solar`            | SOLAR, Section 3: K models, each with a probability for every bucket of its own |
 | `bags`             | numbered tokens of each input, with weights or without: what `two_tower` reads, |
 |                    | and `solar`, which hashes them anew for each chunk                              |
+| `words`            | the words of a text in any script, for all that compares, counts or hashes them |
 | `character_ngrams` | text to bags of words and n-grams                                               |
 | `hashing`          | where a piece of a text or a token falls                                        |
 | `components`       | RAILS, Section 2: representation -> P_Q / P_X components and gate vectors       |

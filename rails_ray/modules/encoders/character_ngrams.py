@@ -1,8 +1,7 @@
 """Text as a bag of hashed words and character n-grams, for every script and without a vocabulary.
 
-A text is cut into words: runs of letters and digits, lower-cased; a Han character is a word by itself and a run of
-kana is one, as these scripts put no spaces. Each word, framed by a space on both sides, gives its n-grams and itself:
-" dog " -> " do", "dog", "og ", " dog", "dog ", " dog ". A piece c_0 .. c_{n-1} falls into bucket
+A text is cut into `words`. Each word, framed by a space on both sides, gives its n-grams and itself: " dog " -> " do",
+"dog", "og ", " dog", "dog ", " dog ". A piece c_0 .. c_{n-1} falls into bucket
 
     mix(sum_i c_i * BASE^i mod 2^64) mod R
 
@@ -12,8 +11,6 @@ a few numpy passes for all texts.
 Axes: B texts, R buckets, W pieces of all texts together.
 """
 
-import re
-import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,39 +19,26 @@ from numpy.typing import NDArray
 
 from rails_ray.modules.encoders.bags import Bags, joined
 from rails_ray.modules.encoders.hashing import BASE, mixed
-
-HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-KANA = "\u3041-\u30ff"
-WORD = re.compile(rf"[{HAN}]|[{KANA}]+|(?:(?![{HAN}{KANA}])[^\W_])+")
-
-
-def normalise(text: str) -> str:
-    """Lower-cased, and with one code for each accented letter."""
-    return unicodedata.normalize("NFC", text.casefold())
-
-
-def words(text: str) -> list[str]:
-    """The words of a text, normalised."""
-    return WORD.findall(normalise(text))
-
+from rails_ray.modules.encoders.words import Cut, words
 
 BLOCK_TEXTS = 2**14  # hashed at once: a pass over all pieces of so many short texts holds tens of megabytes
 
 
-def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int) -> Bags:
+def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int, cut: Cut = "unicode") -> Bags:
     """The buckets of each text's words and n-grams.
 
     Args:
         sizes: lengths n of the n-grams in characters, framing spaces included.
         num_buckets: R, how many buckets there are.
+        cut: how texts become words.
     """
     blocks = range(0, len(texts), BLOCK_TEXTS)
-    return joined([_hashed(list(texts[first : first + BLOCK_TEXTS]), sizes, num_buckets) for first in blocks])
+    return joined([_hashed(list(texts[first : first + BLOCK_TEXTS]), sizes, num_buckets, cut) for first in blocks])
 
 
-def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int) -> Bags:
+def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int, cut: Cut) -> Bags:
     """Hash a few texts."""
-    framed = [f" {' '.join(parts)} " if parts else "" for parts in map(words, texts)]
+    framed = [f" {' '.join(parts)} " if parts else "" for parts in (words(text, cut) for text in texts)]
     lengths = np.array([len(text) for text in framed], dtype=np.int64)
     text_of = np.repeat(np.arange(len(texts)), lengths)
     codes = np.frombuffer("".join(framed).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)

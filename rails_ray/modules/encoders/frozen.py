@@ -28,9 +28,9 @@ from rails_ray.allowed_code import OURS_ALONE, AllowedCode, is_path
 from rails_ray.counting import advance
 from rails_ray.errors import DamagedError
 from rails_ray.modules.encoders import model_folder
-from rails_ray.modules.encoders.character_ngrams import words
 from rails_ray.modules.encoders.config import EncoderConfig, Form, InputFacts
 from rails_ray.modules.encoders.vectors import VectorRows, scaled
+from rails_ray.modules.encoders.words import is_blank
 from rails_ray.optional import optional
 from rails_ray.paths import expanded
 
@@ -196,7 +196,7 @@ class FrozenText(nn.Module):
         return self.query_features(inputs)
 
     def is_blank(self, query: str) -> bool:
-        return not words(query)
+        return is_blank(query)
 
     def queries(self, features: VectorRows) -> Float[Tensor, "B D"]:
         return scaled(features.tensor)

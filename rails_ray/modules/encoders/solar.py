@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from rails_ray.modules.encoders.bags import Bags, known_only, of_length_one, without_zeros
 from rails_ray.modules.encoders.character_ngrams import hash_texts
 from rails_ray.modules.encoders.hashing import hashed
+from rails_ray.modules.encoders.words import Cut
 
 NUM_TOKENS = 2**36  # numbers for words: among 100,000 words, two share one with a probability of 7%
 INITIAL_STD = 0.5  # of the first layer's weights; docs/log/codes.md compares it with others
@@ -47,6 +48,7 @@ class ChunksConfig:
         input: what a query is: a `text`; `features`, each a number with its value; or a `vector`.
         num_inputs: places that each chunk hashes the words of a text to.
         ngram_sizes: lengths of the character n-grams that are read beside whole words of a text.
+        words: how texts become words; `alphanumeric` is for runs of before.
         reads_items: whether an item's own text is also a training query, which the item answers; for texts only.
         width: how many features there can be, or width D of a vector; 0 for the data set's.
     """
@@ -58,6 +60,7 @@ class ChunksConfig:
     input: Literal["text", "features", "vector"] = "text"
     num_inputs: int = 2**13
     ngram_sizes: tuple[int, ...] = ()
+    words: Cut = "unicode"
     reads_items: bool = False
     width: int = 0
 
@@ -168,7 +171,7 @@ class Chunk(nn.Module):
 def tokens_of(config: ChunksConfig, inputs: Any) -> Bags:
     """The tokens of queries, known or not; a feature of value 0 is no token."""
     if config.input == "text":
-        return hash_texts(inputs, config.ngram_sizes, NUM_TOKENS)
+        return hash_texts(inputs, config.ngram_sizes, NUM_TOKENS, config.words)
     indices, values, starts = (torch.from_numpy(getattr(inputs, name)) for name in ("indices", "values", "starts"))
     return without_zeros(Bags(indices.long(), starts[:-1], values.float()))
 

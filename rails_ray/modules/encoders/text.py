@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.modules.encoders import tokenizer
-from rails_ray.modules.encoders.character_ngrams import words
 from rails_ray.modules.encoders.config import EncoderConfig, Form
 from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.modules.encoders.transformer import Block, dropped
+from rails_ray.modules.encoders.words import Cut, is_blank
 
 INITIAL_STD = 0.02
 TOKEN_STD = 0.2  # of aggregation tokens: as much as a block adds at first; if smaller, all would be pooled alike
@@ -49,6 +49,7 @@ class TransformerConfig(EncoderConfig):
         vocabulary_size: most tokens that are learnt from the texts; at least 258, the 256 bytes and 2 more.
         pooling: `mean` of the tokens, or `aggregation` by as many extra tokens as the similarity has components.
         dropout: share of embeddings, attention outputs and network outputs that training drops, in [0, 1).
+        words: within what tokens lie; `alphanumeric` is for runs of before.
     """
 
     form: ClassVar[Form] = "text"
@@ -63,6 +64,7 @@ class TransformerConfig(EncoderConfig):
     vocabulary_size: int = 8192
     pooling: Literal["mean", "aggregation"] = "mean"
     dropout: float = 0.1
+    words: Cut = "unicode"
 
     def __post_init__(self) -> None:
         least = {"width": 1, "num_blocks": 1, "num_heads": 1, "hidden": 1, "max_length": 1, "vocabulary_size": 258}
@@ -139,7 +141,7 @@ class TextTransformer(nn.Module):
 
     def learn(self, texts: Iterable[str]) -> None:
         """Learn the tokens of these texts; once, before training."""
-        self._set_tokenizer(tokenizer.learn(texts, self.config.vocabulary_size))
+        self._set_tokenizer(tokenizer.learn(texts, self.config.vocabulary_size, self.config.words))
 
     def get_extra_state(self) -> Tensor:  # stored with the weights: one is of no use without the other
         return torch.frombuffer(bytearray(self._tokenizer_json), dtype=torch.uint8) if self._tokenizer_json else EMPTY
@@ -153,13 +155,13 @@ class TextTransformer(nn.Module):
 
     def query_features(self, inputs: Sequence[str]) -> Tokens:
         assert self._tokenizer is not None, "learn comes first"
-        return Tokens(tokenizer.encode(self._tokenizer, inputs, self.config.max_length))
+        return Tokens(tokenizer.encode(self._tokenizer, inputs, self.config.max_length, self.config.words))
 
     def item_features(self, inputs: Sequence[str]) -> Tokens:
         return self.query_features(inputs)
 
     def is_blank(self, query: str) -> bool:
-        return not words(query)
+        return is_blank(query, self.config.words)
 
     def queries(self, features: Tokens) -> Float[Tensor, "B E"]:
         return self._representations(features, self.query_pooling)

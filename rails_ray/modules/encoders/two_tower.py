@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.modules.encoders.bags import Bags
-from rails_ray.modules.encoders.character_ngrams import hash_texts, words
+from rails_ray.modules.encoders.character_ngrams import hash_texts
 from rails_ray.modules.encoders.config import EncoderConfig, Form
+from rails_ray.modules.encoders.words import Cut, is_blank
 
 # Small against a step of Adam, so that a bucket which few texts hold still moves within a short run.
 INITIAL_STD = 0.02
@@ -33,6 +34,7 @@ class TwoTowerConfig(EncoderConfig):
         hidden: hidden width H of each tower's network.
         num_buckets: number R of rows of the embedding table that both towers share.
         ngram_sizes: lengths of the character n-grams that are read beside whole words.
+        words: how texts become words; `alphanumeric` is for runs of before.
     """
 
     form: ClassVar[Form] = "text"
@@ -42,6 +44,7 @@ class TwoTowerConfig(EncoderConfig):
     hidden: int = 256
     num_buckets: int = 2**15
     ngram_sizes: tuple[int, ...] = (3, 4)
+    words: Cut = "unicode"
 
     def __post_init__(self) -> None:
         for name in ("width", "hidden", "num_buckets"):
@@ -79,13 +82,13 @@ class TwoTower(nn.Module):
         return self.config.width
 
     def query_features(self, inputs: Sequence[str]) -> Bags:
-        return hash_texts(inputs, self.config.ngram_sizes, self.config.num_buckets)
+        return hash_texts(inputs, self.config.ngram_sizes, self.config.num_buckets, self.config.words)
 
     def item_features(self, inputs: Sequence[str]) -> Bags:
         return self.query_features(inputs)
 
     def is_blank(self, query: str) -> bool:
-        return not words(query)
+        return is_blank(query, self.config.words)
 
     def queries(self, features: Bags) -> Float[Tensor, "B D"]:
         bag = self._bag(features)

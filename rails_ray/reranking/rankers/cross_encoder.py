@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from rails_ray.modules.encoders.text import INITIAL_STD
 from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.modules.encoders.transformer import Block
+from rails_ray.modules.encoders.words import FORMER, Cut
 from rails_ray.reranking.rankers import TEXT, Candidate
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "weights.safetensors", "tokenizer.json"  # files of a ranker's folder
@@ -46,6 +47,7 @@ class CrossEncoderConfig:
         item_length: U, likewise of an item.
         vocabulary_size: most tokens that are learnt from the texts; at least 258.
         dropout: share of attention outputs and network outputs that training drops, in [0, 1).
+        words: as in `TransformerConfig`.
     """
 
     width: int = 64
@@ -56,6 +58,7 @@ class CrossEncoderConfig:
     item_length: int = 96
     vocabulary_size: int = 8192
     dropout: float = 0.1
+    words: Cut = "unicode"
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("width", "num_blocks", "num_heads", "hidden", "query_length", "item_length"), 1)
@@ -133,13 +136,13 @@ class PairReader:
         """A reader that learns the tokens of these texts."""
         from rails_ray.modules.encoders import tokenizer
 
-        return PairReader(tokenizer.learn(texts, config.vocabulary_size), config)
+        return PairReader(tokenizer.learn(texts, config.vocabulary_size, config.words), config)
 
     def queries(self, texts: Sequence[str]) -> Int[Tensor, "N T"]:
-        return self._encode(self._tokenizer, texts, self.config.query_length)
+        return self._encode(self._tokenizer, texts, self.config.query_length, self.config.words)
 
     def items(self, texts: Sequence[str]) -> Int[Tensor, "N U"]:
-        return self._encode(self._tokenizer, texts, self.config.item_length)
+        return self._encode(self._tokenizer, texts, self.config.item_length, self.config.words)
 
 
 class CrossEncoderRanker:
@@ -184,7 +187,7 @@ def load(folder: Path) -> tuple[CrossEncoder, PairReader]:
     ValueError: if the folder has none.
     """
     try:
-        config = CrossEncoderConfig(**json.loads((folder / CONFIG).read_text()))
+        config = CrossEncoderConfig(**{"words": FORMER, **json.loads((folder / CONFIG).read_text())})
         model = CrossEncoder(config)
         model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
         return model, PairReader((folder / TOKENIZER).read_bytes(), config)

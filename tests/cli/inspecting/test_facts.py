@@ -13,7 +13,7 @@ from rails_ray.data.dataset import Texts
 from rails_ray.data.forms import FORMS
 from rails_ray.data.queries import DenseRows, ItemLists, Queries
 from rails_ray.data.sources import Sources
-from rails_ray.modules.encoders.character_ngrams import words
+from rails_ray.modules.encoders.words import num_words, words
 from support.examples import (
     write_sequence_data,
     write_text_data,
@@ -40,14 +40,14 @@ def test_facts_of_relevance_equal_loops(train: list[list[int]], test: list[list[
     )
 
 
-@given(st.lists(st.text("ab !", max_size=6), min_size=1, max_size=12))
+@given(st.lists(st.text("ab !狗ि", max_size=6), min_size=1, max_size=12))
 def test_facts_of_texts_equal_loops(texts: list[str]) -> None:
     found = facts.of_texts(Texts(texts), 100)
     assert found["num_sampled"] == len(texts)
     assert found["num_duplicates"] == sum(text in texts[:number] for number, text in enumerate(texts))
     assert found["blank_fraction"] == pytest.approx(sum(not words(text) for text in texts) / len(texts))
     assert found["characters"]["max"] == max(map(len, texts))
-    assert found["words"]["50%"] == float(np.median([len(words(text)) for text in texts]))
+    assert found["words"]["50%"] == float(np.median([num_words(text) for text in texts]))
 
 
 def test_a_sample_is_seeded_and_in_order() -> None:

@@ -83,6 +83,26 @@ def test_text_is_lower_cased_cut_and_never_empty() -> None:
     assert (made.is_blank("?!"), made.is_blank("球")) == (True, False)
 
 
+def test_a_token_parts_no_letter_from_its_marks() -> None:
+    texts = ["हिन्दी किताब", "ภาษา", "l'avion 8:30 किताब", "İSTANBUL"]
+    learnt = tokenizer.read(tokenizer.learn(texts, 400))
+    tokens = tokenizer.encode(learnt, [*texts, "  ", "istanbul"], 90)
+    assert learnt.encode("हिन्दी किताब").tokens == learnt.encode("हिन्दी").tokens + learnt.encode("किताब").tokens
+    assert len(learnt.encode("हिन्दी").tokens) == 1, "a word that was learnt"
+    assert learnt.decode(tokens[2].tolist()).strip() == "l'avion 8:30 किताब"
+    assert torch.equal(tokens[3], tokens[5])
+    assert tokens[4].tolist() == [BLANK] + [PADDING] * (tokens.shape[1] - 1)
+
+
+def test_tokens_of_before_are_learnt_and_read_as_then() -> None:
+    """The figures are those of commit 016d33f."""
+    texts = ["Red CAR", "हिन्दी में", "İstanbul ﬁne", "the red car is red"]
+    learnt = tokenizer.learn(texts * 3, 320, "alphanumeric")
+    assert hashlib.sha256(learnt).hexdigest() == "b3e914bb1f067c3bc639e5a623c16ba613c601cbce288b142ad37e02fee8b646"
+    ids = tokenizer.encode(tokenizer.read(learnt), ["Red हिन्दी İ"], 40, "alphanumeric")
+    assert ids.tolist() == [[262, 287, 281, 280, 283, 279, 282, 265, 275]]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_blocks_make_no_difference(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["red car", "", "a blue hat, and another", "car"]

@@ -1,6 +1,8 @@
 """Rankers that are trained: what they learn, that they come back as they were, and what they refuse."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from rails_ray.reranking.rankers.cross_encoder import (
     CrossEncoderConfig,
     CrossEncoderRanker,
     PairReader,
+    load,
     save,
 )
 from rails_ray.reranking.rankers.transformers_ranker import TransformersRanker
@@ -75,6 +78,19 @@ def test_a_cross_encoder_is_the_same_after_storage(tmp_path: Path) -> None:
         {"text": "red"}, candidates_of(range(3), ["red car", "blue hat", ""])
     )
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_cross_encoder_from_before_words_had_a_name_reads_as_then(tmp_path: Path) -> None:
+    former = replace(SMALL, words="alphanumeric")
+    reader = PairReader.of(["red car", "हिन्दी İ"], former)
+    save(tmp_path / "r", CrossEncoder(former), reader)
+    stored = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert stored.pop("words") == "alphanumeric"
+    (tmp_path / "r" / "config.json").write_text(json.dumps(stored))
+    model, back = load(tmp_path / "r")
+    assert model.config == former
+    assert torch.equal(back.queries(["İs"]), reader.queries(["İs"]))
+    assert not torch.equal(back.queries(["İs"]), PairReader(reader.json, SMALL).queries(["İs"]))
 
 
 def test_negatives_do_not_answer(texts: DataSet) -> None:
