@@ -181,12 +181,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self.upstream.getresponse()
 
         fault = self.proxy.next_fault(self.command, self.path, self.headers)
-        if fault:
-            fault(self, forward)
-        else:
-            self.pass_on(forward())
-        if hasattr(self, "upstream"):
-            self.upstream.close()
+        try:
+            if fault:
+                fault(self, forward)
+            else:
+                self.pass_on(forward())
+        finally:  # also if the client gave up
+            if hasattr(self, "upstream"):
+                self.upstream.close()
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _handle  # noqa: N815 (http.server looks for these names)
 
