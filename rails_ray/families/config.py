@@ -18,7 +18,7 @@ from rails_ray.families.bm25.config import Bm25Config
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.rbe.config import RbeConfig
 from rails_ray.families.solar.config import SolarConfig
-from rails_ray.modules.encoders.frozen import FunctionConfig
+from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.encoders.words import FORMER
@@ -211,32 +211,36 @@ def to_json(config: RunConfig) -> bytes:
 
 
 def from_json(data: bytes) -> RunConfig:
-    """Read a stored config. One without a way to cut words is of a run that cut them as all did then.
+    """Read a stored config. A field that it was stored without means what runs did then.
 
     Raises:
         ValueError: if a field is unknown or out of range.
     """
     try:
-        return CODEC.validate_json(_with_words(data), strict=True, extra="forbid")
+        return CODEC.validate_json(_with_former(data), strict=True, extra="forbid")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"a run's config must have the fields of RunConfig, got: {where}: {first['msg']}") from None
 
 
-def _with_words(data: bytes) -> bytes:
-    """A stored config with the way to cut words that it was stored without, if it cuts words."""
+def _with_former(data: bytes) -> bytes:
+    """A stored config, with what has another default now."""
     try:
         stored = json.loads(data)
         family = stored["family"]
-        part = family if family["kind"] == Bm25Config.kind else family["encoder"]
-        kind = part.get("kind", family["kind"])  # the encoder of SOLAR has none
+        below = [family[name] for name in ("encoder", "features") if name in family]
+        kinds = [(family["kind"], family), *((part.get("kind", CHUNKS), part) for part in below)]
+        for kind, part in kinds:
+            part.update({name: value for name, value in FORMERLY.get(kind, {}).items() if name not in part})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return data  # it has no words, or the codec says what is wrong with it
-    if kind not in CUT_WORDS or "words" in part:
-        return data
-    part["words"] = FORMER
+        return data  # the codec says what is wrong with it
     return json.dumps(stored).encode()
 
 
-CUT_WORDS = (Bm25Config.kind, SolarConfig.kind, TwoTowerConfig.kind, TransformerConfig.kind)
+CHUNKS = "chunks"  # SOLAR's encoder, which has no kind
+_WORDS: dict[str, Any] = {"words": FORMER}
+FORMERLY: dict[str, dict[str, Any]] = {
+    **dict.fromkeys((Bm25Config.kind, TwoTowerConfig.kind, TransformerConfig.kind, CHUNKS), _WORDS),
+    SentenceTransformerConfig.kind: {"query_prompt": None, "item_prompt": None},
+}

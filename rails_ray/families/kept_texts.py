@@ -5,7 +5,7 @@ import json
 from importlib.metadata import version
 from typing import TypeVar
 
-from rails_ray.modules.encoders.frozen import FrozenText, SentenceTransformerConfig
+from rails_ray.modules.encoders.frozen import FrozenText, SentenceTransformerConfig, Side
 from rails_ray.modules.model import Model
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.text_vectors import TextVectors
@@ -23,7 +23,15 @@ def with_kept_texts(model: AnyModel, storage: Storage) -> AnyModel:
     if isinstance(encoder, FrozenText) and isinstance(encoder.config, SentenceTransformerConfig):
         config = encoder.config
         if config.sha256:
-            decides = [FORMAT, config.sha256, config.width, *map(version, PACKAGES)]
-            digest = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
-            encoder.kept = TextVectors(storage, digest, config.width)
+            prompts: dict[Side, str | None] = {"queries": config.query_prompt, "items": config.item_prompt}
+            encoder.kept = {
+                side: TextVectors(storage, _digest(config, prompt), config.width) for side, prompt in prompts.items()
+            }
     return model
+
+
+def _digest(config: SentenceTransformerConfig, prompt: str | None) -> str:
+    """The digest of all that decides a vector. A model of one width has one way to truncate its vectors to it."""
+    decides = [FORMAT, config.sha256, config.width, *map(version, PACKAGES)]
+    decides += [] if prompt is None else [prompt]  # without, as vectors were kept before
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()

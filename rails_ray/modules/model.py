@@ -45,8 +45,8 @@ class Model(Protocol):
 
     def encode_queries(self, features: Any) -> AnyQuery: ...
 
-    def represent(self, features: Any) -> Float[Tensor, "B D"]:
-        """Representations of queries, from which `query_state` makes what `encode_queries` does.
+    def represent(self, features: Any, *, are_items: bool = False) -> Float[Tensor, "B D"]:
+        """Representations of queries, from which `query_state` makes what `encode_queries` does, or of items.
 
         Raises:
             ValueError: if `representation_width` is None.

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
@@ -91,9 +91,13 @@ class Client:
         """
         return _read(FeedbackResponse, self._ask(*_feedback(queries, relevant, options)))
 
-    def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text, which a search takes as `embedding`; raises as `search`."""
-        return _vectors(self._ask(*_embed(texts)))
+    def embed(self, texts: Sequence[str], input_type: Literal["query", "document"] = "query") -> list[list[float]]:
+        """A vector for each text, which a search takes as `embedding`; raises as `search`.
+
+        Args:
+            input_type: `document` for the vectors of items.
+        """
+        return _vectors(self._ask(*_embed(texts, input_type)))
 
     def index(self) -> dict[str, Any]:
         """The answer of `GET /v1/index`; raises as `search`."""
@@ -141,9 +145,11 @@ class AsyncClient:
         """As `Client.feedback`."""
         return _read(FeedbackResponse, await self._ask(*_feedback(queries, relevant, options)))
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+    async def embed(
+        self, texts: Sequence[str], input_type: Literal["query", "document"] = "query"
+    ) -> list[list[float]]:
         """As `Client.embed`."""
-        return _vectors(await self._ask(*_embed(texts)))
+        return _vectors(await self._ask(*_embed(texts, input_type)))
 
     async def index(self) -> dict[str, Any]:
         """As `Client.index`."""
@@ -212,8 +218,12 @@ def _feedback(
     return "POST", "/v1/feedback", {"search": search, "relevant": [list(items) for items in relevant]}
 
 
-def _embed(texts: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
-    return "POST", "/v1/embeddings", {"input": list(texts)}
+def _embed(texts: Sequence[str], input_type: str) -> tuple[str, str, dict[str, Any]]:
+    return (
+        "POST",
+        "/v1/embeddings",
+        {"input": list(texts), **({} if input_type == "query" else {"input_type": input_type})},
+    )
 
 
 def _vectors(answer: dict[str, Any]) -> list[list[float]]:

@@ -65,8 +65,8 @@ class QueryEncoder:
         """
         _read(self.model, self.reader, queries)
 
-    def represent(self, queries: Sequence[dict[str, Any]]) -> Float[np.ndarray, "B D"]:
-        """Encode each query as a search takes it in the field `embedding`.
+    def represent(self, texts: Sequence[str], *, are_items: bool = False) -> Float[np.ndarray, "B D"]:
+        """Encode each text as a query, which a search takes in the field `embedding`, or as an item.
 
         Raises:
             UnsupportedError: if the model has no such vector.
@@ -74,10 +74,11 @@ class QueryEncoder:
         """
         if self.model.representation_width is None:
             raise UnsupportedError("the version's model must make one vector of a query, got one that does not")
-        read, _ = _read(self.model, self.reader, queries)
+        read, _ = _read(self.model, self.reader, [{"text": text} for text in texts])
+        features_of = self.model.item_features if are_items else self.model.query_features
         with torch.no_grad():
-            features = self.model.query_features(self.reader.batch(list(read.values())))
-            return self.model.represent(features.to(self.device)).numpy(force=True)
+            features = features_of(self.reader.batch(list(read.values())))
+            return self.model.represent(features.to(self.device), are_items=are_items).numpy(force=True)
 
     def check(self) -> None:
         """Encode one example query."""

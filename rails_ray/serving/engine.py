@@ -210,8 +210,8 @@ class Engine:
         )
         return Answered(head, in_order(found, supported), len(given) + num_items)
 
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vector of each text that a search takes as `embedding` [B, D].
+    def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:
+        """The vector of each text as a query, which a search takes as `embedding`, or as an item [B, D].
 
         Raises:
             ValueError: if there are too many texts, or the model reads none.
@@ -219,7 +219,7 @@ class Engine:
         """
         if len(texts) > self.limits.max_queries:
             raise ValueError(f"input must have a length of at most {self.limits.max_queries}, got {len(texts)}")
-        return self.encoder.represent([{"text": text} for text in texts])
+        return self.encoder.represent(texts, are_items=are_items)
 
     def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int, int | None]:
         """The cut-off of the request, the most items that it keeps, and how many are listed whether it keeps them or

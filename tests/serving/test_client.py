@@ -166,10 +166,12 @@ def test_a_refusal_is_not_repeated_by_a_client_either(answering: Callable[..., l
 
 
 def test_vectors_come_as_lists(answering: Callable[..., list[httpx.Request]]) -> None:
-    requests = answering(httpx.Response(200, json={"data": [{"embedding": [1.0, 2.0]}]}))
+    answer = httpx.Response(200, json={"data": [{"embedding": [1.0, 2.0]}]})
+    requests = answering(answer, answer)
     with client.Client("http://server") as server:
-        assert server.embed(["pizza"]) == [[1.0, 2.0]]
+        assert server.embed(["pizza"]) == server.embed(["pizza"], "document") == [[1.0, 2.0]]
     assert requests[0].content == b'{"input":["pizza"]}'
+    assert requests[1].content == b'{"input":["pizza"],"input_type":"document"}'
 
 
 def test_feedback_names_the_search_and_what_was_relevant(answering: Callable[..., list[httpx.Request]]) -> None:

@@ -30,11 +30,18 @@ def too_few(texts: Sequence[str]) -> np.ndarray:
 NO_FUNCTION = 3
 
 
-def save_sentence_transformer(folder: Path, words: Sequence[str]) -> Any:
-    """A tiny model of sentence-transformers with random weights: static embeddings of whole words."""
+def save_sentence_transformer(
+    folder: Path, words: Sequence[str], *, is_normalised: bool = False, width: int = 16, **options: Any
+) -> Any:
+    """A tiny model of sentence-transformers with random weights: static embeddings of whole words.
+
+    Args:
+        is_normalised: whether it ends in Dense, from 16 numbers to the width, and Normalize.
+        options: of `SentenceTransformer`: prompts, similarity.
+    """
     import torch
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -42,6 +49,7 @@ def save_sentence_transformer(folder: Path, words: Sequence[str]) -> Any:
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     torch.manual_seed(0)
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu")
+    last = [Dense(16, width), Normalize()] if is_normalised else []
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16), *last], device="cpu", **options)
     model.save(str(folder))
     return model

@@ -75,7 +75,7 @@ class Bm25Model(nn.Module):
         terms, counts = padded(features, features.every_weight)
         return to(TermCounts(terms, counts, torch.ones(len(features))), self.place.device)
 
-    def represent(self, features: Any) -> Float[Tensor, "B D"]:
+    def represent(self, features: Any, *, are_items: bool = False) -> Float[Tensor, "B D"]:
         raise ValueError("a query must have one representation, got a model of BM25")
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> TermCounts:

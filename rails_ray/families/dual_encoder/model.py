@@ -69,15 +69,15 @@ class DualEncoder(nn.Module):
         state: QueryState = self.query_components(self._representations(self.encoder.queries, features, precision))
         return state
 
-    def represent(self, features: Any) -> Float[Tensor, "B D"]:
-        """Representations of queries, before they become components.
+    def represent(self, features: Any, *, are_items: bool = False) -> Float[Tensor, "B D"]:
+        """Representations of queries or items, before they become components.
 
         Raises:
             ValueError: if a query is a vector itself.
         """
         if not self.encoder.takes_representations:
             raise ValueError("queries of this model must be vectors, got a model without representations")
-        return self._representations(self.encoder.queries, features, torch.float32)
+        return self._representations(self.encoder.items if are_items else self.encoder.queries, features, torch.float32)
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:
         """The state of queries whose representations were made elsewhere.

@@ -72,7 +72,8 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         config = self.with_items(read.item_ids)
         self._check_negatives(len(read.item_ids))
         assert isinstance(config.family, DualEncoderConfig)
-        encoder = config.family.encoder.for_inputs(facts_of(read), self.data_name, self.allowed)
+        facts = replace(facts_of(read), is_compared=self.own.loss.kind == "none")
+        encoder = config.family.encoder.for_inputs(facts, self.data_name, self.allowed)
         if encoder.shapes is None:
             return config.with_family(encoder=encoder)
         return self._of_shapes(encoder, *encoder.shapes)

@@ -200,7 +200,7 @@ class Rbe(nn.Module):
             vectors = torch.cat([vectors * self.radius.to(vectors.device), vectors.new_zeros(len(vectors), 1)], dim=1)
         return QueryState(vectors[:, None], None, torch.ones(len(vectors), device=vectors.device))
 
-    def represent(self, features: Any) -> Float[Tensor, "B D"]:
+    def represent(self, features: Any, *, are_items: bool = False) -> Float[Tensor, "B D"]:
         raise ValueError("a query must have one representation, got a model of RBE")
 
     def query_state(self, representation: Float[Tensor, "B D"]) -> QueryState:

@@ -94,7 +94,7 @@ class Solar(nn.Module):
                 torch.div(value_of(chunk(features).float()), len(self.chunks), out=tables[:, int(name)])
         return Tables(tables, torch.ones(len(features), device=device))
 
-    def represent(self, features: Any) -> Any:
+    def represent(self, features: Any, *, are_items: bool = False) -> Any:
         raise ValueError("a query must have one representation, got a model of SOLAR")
 
     def query_state(self, representation: Any) -> Tables:

@@ -18,11 +18,13 @@ class InputFacts:
     query_width: D of a query; None if queries are no vectors.
     item_shape: (P, D) of an item; None if items are no vectors.
     has_times: whether the items of a history have times.
+    is_compared: whether vectors are compared as they are, and nothing is trained over them.
     """
 
     query_width: int | None = None
     item_shape: tuple[int, int] | None = None
     has_times: bool = False
+    is_compared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

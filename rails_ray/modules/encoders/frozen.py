@@ -3,6 +3,9 @@
     sentence_transformer   --encoder.pretrained FOLDER     a model that sentence-transformers has saved
     function               --encoder.function MODULE:NAME  takes a list of texts and returns their vectors [B, D]
 
+A model of sentence-transformers reads queries and items as its users have it: by `encode_query` and `encode_document`,
+after the prompts that it brings. Its vectors are compared by their directions.
+
 Both must be at the same place on every machine of a cluster. The folder's digest lies in the run's config, so that no
 other model answers for it. `rails_ray.allowed_code` says which functions of a stored config are called, `model_folder`
 what a folder may hold.
@@ -17,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -38,10 +41,21 @@ ENCODER = "encoder function"  # what an import path names, in messages
 BATCH_TEXTS = 256  # texts that the model gets at once
 BLOCK_TEXTS = 2**14  # texts whose vectors are kept together
 
+OF_MODEL = "auto"  # for a prompt: the one that the model brings
+PROMPTS = {"queries": ("query",), "items": ("document", "passage", "corpus")}  # by which models name them
+
+Side = Literal["queries", "items"]
 Encode = Callable[[Sequence[str]], Any]
 Read = Callable[[Sequence[str]], NDArray[np.float32]]
 Kept = Callable[[Sequence[str], Read], NDArray[np.float32]]
 """Gives the vectors of texts, and has those read that it does not know."""
+
+
+class Encoders(NamedTuple):
+    """What reads the texts of either side."""
+
+    queries: Encode
+    items: Encode
 
 
 class FrozenTextConfig(EncoderConfig):
@@ -55,7 +69,7 @@ class FrozenTextConfig(EncoderConfig):
     width: int
 
     @abstractmethod
-    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encode:
+    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encoders:
         """Load the model.
 
         Raises:
@@ -73,7 +87,7 @@ class FrozenTextConfig(EncoderConfig):
 
     def width_of_vectors(self, allowed: AllowedCode = OURS_ALONE) -> int:
         """The width, of the model's vectors if the config does not say. Raises what `load` does."""
-        return self.width or int(vectors_of(self.load(allowed), ["a"]).shape[1])
+        return self.width or int(vectors_of(self.load(allowed).items, ["a"]).shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,27 +98,63 @@ class SentenceTransformerConfig(FrozenTextConfig):
         pretrained: its folder.
         width: D; 0 for the model's.
         sha256: digest of the folder; empty for the folder's.
+        query_prompt: text before each query: `auto` for the model's prompt, a name of another that it has, or a text;
+            empty for none. None is for runs of before, which read both sides by `encode`.
+        item_prompt: likewise of each item.
+        truncate_dim: first numbers of a vector that are kept, of a model that was trained for it; 0 for the model's.
     """
 
     kind: Literal["sentence_transformer"] = "sentence_transformer"
     pretrained: str = ""
     width: int = 0
     sha256: str = ""
+    query_prompt: str | None = OF_MODEL
+    item_prompt: str | None = OF_MODEL
+    truncate_dim: int = 0
 
-    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encode:
+    def __post_init__(self) -> None:
+        if self.truncate_dim < 0:
+            raise ValueError(f"truncate_dim must be at least 0, got {self.truncate_dim}")
+
+    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encoders:
+        return self._encoders(self._model())
+
+    def _model(self) -> Any:
         if self.sha256 and digest_of(self.pretrained) != self.sha256:
             raise DamagedError(
                 f"encoder.pretrained {self.pretrained} must hold the model that the run was made with, got another: "
                 "restore it or train a new run"
             )
-        return sentence_transformer(self.pretrained)
+        return sentence_transformer(self.pretrained, self.truncate_dim)
+
+    def _encoders(self, model: Any) -> Encoders:
+        return Encoders(_encode(model, "queries", self.query_prompt), _encode(model, "items", self.item_prompt))
 
     def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "SentenceTransformerConfig":
-        """Fill in the width and the folder's digest; the folder becomes absolute, as workers run in others."""
+        """Fill in width, prompts and the folder's digest; the folder becomes absolute, as workers run in others.
+
+        Raises:
+            ValueError: if the model has no such prompt or fewer numbers, or if its vectors are to be compared as they
+                are and it compares them otherwise than by their directions.
+        """
         # An empty name must not become the folder that the process runs in; `digest_of` refuses it.
         folder = self.pretrained and str(expanded(self.pretrained).resolve())
         known = replace(self, pretrained=folder, sha256=self.sha256 or digest_of(folder))
-        return replace(known, width=known.width_of_vectors(allowed))
+        model = known._model()
+        if facts.is_compared and self.query_prompt is not None:
+            check_similarity(model, folder)
+        known = replace(
+            known,
+            query_prompt=prompt_of(model, "queries", self.query_prompt),
+            item_prompt=prompt_of(model, "items", self.item_prompt),
+        )
+        width = vectors_of(known._encoders(model).items, ["a"], self.width).shape[1]
+        if width < self.truncate_dim:
+            raise ValueError(
+                f"encoder.truncate_dim must be at most the {width} numbers of a vector of {folder}, got "
+                f"{self.truncate_dim}"
+            )
+        return replace(known, width=width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +176,10 @@ class FunctionConfig(FrozenTextConfig):
         allowed.check(ENCODER, self.function)
         allowed.check_place(ENCODER, self.function)
 
-    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encode:
+    def load(self, allowed: AllowedCode = OURS_ALONE) -> Encoders:
         self.check_code(allowed)
-        return function_of(self.function, allowed)
+        function = function_of(self.function, allowed)
+        return Encoders(function, function)
 
     def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "FunctionConfig":
         return replace(self, width=self.width_of_vectors(allowed))
@@ -140,7 +191,7 @@ FrozenConfig = SentenceTransformerConfig | FunctionConfig
 class FrozenText(nn.Module):
     """Texts to representations by a model of which nothing is trained. It is loaded when the first text comes.
 
-    kept: keeps vectors; by default none.
+    kept: keeps vectors of either side; by default none.
 
     Args:
         allowed: functions that may be called.
@@ -157,7 +208,7 @@ class FrozenText(nn.Module):
         config.check_code(allowed)
         self.config = config
         self.allowed = allowed
-        self.kept: Kept = read_all
+        self.kept: dict[Side, Kept] = {"queries": read_all, "items": read_all}
 
     @property
     def query_width(self) -> int:
@@ -168,7 +219,7 @@ class FrozenText(nn.Module):
         return self.config.width
 
     @cached_property
-    def _encode(self) -> Encode:
+    def _encode(self) -> Encoders:
         return self.config.load(self.allowed)
 
     def query_features(self, inputs: Sequence[str]) -> VectorRows:
@@ -176,24 +227,28 @@ class FrozenText(nn.Module):
         Raises:
             ValueError: if the function returns something else than a finite vector of the width for each text.
         """
+        return self._features("queries", inputs)
+
+    def item_features(self, inputs: Sequence[str]) -> VectorRows:
+        return self._features("items", inputs)
+
+    def _features(self, side: Side, inputs: Sequence[str]) -> VectorRows:
         found = np.empty((len(inputs), self.config.width), dtype=np.float32)
         for first in range(0, len(inputs), BLOCK_TEXTS):
             texts = list(inputs[first : first + BLOCK_TEXTS])
-            found[first : first + len(texts)] = self.kept(texts, partial(self._read, first, len(inputs)))
+            found[first : first + len(texts)] = self.kept[side](texts, partial(self._read, side, first, len(inputs)))
             advance(first + len(texts), len(inputs), "texts read")
         return VectorRows(found)
 
-    def _read(self, first: int, total: int, texts: Sequence[str]) -> NDArray[np.float32]:
+    def _read(self, side: Side, first: int, total: int, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of some of `total` texts, after `first` that are read."""
+        encode: Encode = getattr(self._encode, side)
         found = np.empty((len(texts), self.config.width), dtype=np.float32)
         for start in range(0, len(texts), BATCH_TEXTS):
             batch = texts[start : start + BATCH_TEXTS]
-            found[start : start + len(batch)] = vectors_of(self._encode, batch, self.config.width)
+            found[start : start + len(batch)] = vectors_of(encode, batch, self.config.width)
             advance(first + start + len(batch), total, "texts read")
         return found
-
-    def item_features(self, inputs: Sequence[str]) -> VectorRows:
-        return self.query_features(inputs)
 
     def is_blank(self, query: str) -> bool:
         return is_blank(query)
@@ -213,8 +268,8 @@ def read_all(texts: Sequence[str], read: Read) -> NDArray[np.float32]:
     return read(texts)
 
 
-def sentence_transformer(folder: str) -> Encode:
-    """Raises what `FrozenTextConfig.load` does."""
+def sentence_transformer(folder: str, truncate_dim: int = 0) -> Any:
+    """The model of a folder; raises what `FrozenTextConfig.load` does."""
     digest_of(folder)  # raises if there is no such folder
     model_folder.check(expanded(folder), f"encoder.pretrained {folder}")
     module = optional(
@@ -229,14 +284,61 @@ def sentence_transformer(folder: str) -> Encode:
             local_files_only=True,
             trust_remote_code=False,
             model_kwargs={"use_safetensors": True},
+            truncate_dim=truncate_dim or None,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"encoder.pretrained {folder} must hold a model of sentence-transformers, got: {reason}"
         ) from None
-    model.eval()
-    return lambda texts: model.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
+    return model.eval()
+
+
+def _encode(model: Any, side: Side, prompt: str | None) -> Encode:
+    """Read the texts of a side after a prompt; without one as runs of before did."""
+    how: dict[str, Any] = {"convert_to_numpy": True, "show_progress_bar": False}
+    encode = model.encode
+    if prompt is not None:
+        how["prompt"] = prompt_of(model, side, prompt) if prompt == OF_MODEL else prompt
+        # sentence-transformers has these since version 5
+        encode = getattr(model, "encode_query" if side == "queries" else "encode_document", encode)
+    return lambda texts: encode(list(texts), **how)
+
+
+def prompt_of(model: Any, side: Side, given: str | None) -> str | None:
+    """The text of a prompt that is given by itself, by its name, or left to the model.
+
+    Raises:
+        ValueError: if it is a name, and the model has no such prompt.
+    """
+    prompts: dict[str, str] = model.prompts
+    if given == OF_MODEL:
+        return next((prompts[name] for name in PROMPTS[side] if prompts.get(name)), "")
+    if given is None or not given.isidentifier():
+        return given
+    if given not in prompts:
+        names = ", ".join(sorted(prompts)) or "none"
+        name = "query_prompt" if side == "queries" else "item_prompt"
+        raise ValueError(
+            f"encoder.{name} must be auto, a name of the model's prompts ({names}) or a text of more than a word, got "
+            f"{given!r}"
+        )
+    return prompts[given]
+
+
+def check_similarity(model: Any, folder: str) -> None:
+    """
+    Raises:
+        ValueError: if a model compares its vectors otherwise than by their directions.
+    """
+    name = str(model.similarity_fn_name)
+    has_one_length = type(list(model.children())[-1]).__name__ == "Normalize" and not model.truncate_dim
+    if name == "cosine" or (name in ("dot", "euclidean") and has_one_length):  # the same order at one length
+        return
+    raise ValueError(
+        f"encoder.pretrained {folder} must compare vectors by their directions (cosine, or dot or euclidean of "
+        f"normalised vectors), got {name}: train components over it, with a recipe such as text-mol"
+    )
 
 
 def function_of(path: str, allowed: AllowedCode) -> Encode:

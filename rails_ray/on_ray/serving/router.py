@@ -118,9 +118,9 @@ class Router:
         name: str = self.engine.facts["version"]
         return name
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:
         """The contract of `Server`."""
-        return await asyncio.to_thread(self.engine.embed, texts)
+        return await asyncio.to_thread(self.engine.embed, texts, are_items=are_items)
 
     async def check_health(self) -> None:
         """Encode an example query, look which replicas of the shards there are, and read the keys again."""

@@ -67,7 +67,7 @@ class Server(Protocol):
     def version_name(self) -> str:
         """Name of the version that is served."""
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:
         """A vector for each text [B, D]; see `Engine.embed`."""
 
 

@@ -1,7 +1,8 @@
 """The query encoder on its own, by two protocols that other programs speak: OpenAI's embeddings, and the Open Inference
 Protocol (KServe's version 2).
 
-An embedding is what a search takes as a query's `embedding`. Fields that mean nothing here, such as `user`, are
+An embedding is what a search takes as a query's `embedding`; `input_type` `document` (or `passage`) asks for what the
+encoder makes of an item instead, as Voyage's and NVIDIA's servers of this protocol have it. Fields that mean nothing here, such as `user`, are
 ignored. A refusal is a sentence, as everywhere.
 
 No annotation here may be a string: FastAPI reads them.
@@ -36,7 +37,7 @@ class TextEmbedder(Protocol):
     def version_name(self) -> str:
         """Name of the version that is served."""
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:
         """A vector for each text [B, D]; raises what `QueryEncoder.represent` does."""
 
     async def health(self) -> dict[str, Any]:
@@ -47,12 +48,14 @@ class EmbeddingRequest(BaseModel):
     """
     encoding_format: `base64` is float32, little-endian.
     dimensions: of a vector; must be the model's.
+    input_type: `query`, or `document` or `passage` for texts that are read as items.
     """
 
     input: StrictStr | Texts
     model: str = MODEL
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
+    input_type: Literal["query", "document", "passage"] = "query"
 
     @field_validator("input", mode="before")
     @classmethod
@@ -136,9 +139,9 @@ def add_routes(
         carried_out: awaits, and turns errors that a client can act on into HTTP errors.
     """
 
-    async def embedded(texts: list[str], deadline_ms: float | None) -> NDArray[np.float32]:
+    async def embedded(texts: list[str], deadline_ms: float | None, *, are_items: bool = False) -> NDArray[np.float32]:
         async with in_time(deadline_ms):
-            found: NDArray[np.float32] = await carried_out(encoder().embed(texts))
+            found: NDArray[np.float32] = await carried_out(encoder().embed(texts, are_items=are_items))
         return found
 
     @api.post("/v1/embeddings", responses=refused_with(*REFUSALS), openapi_extra=deadlines.PARAMETERS)
@@ -146,7 +149,7 @@ def add_routes(
         """The vectors that a search takes as `embedding`, as OpenAI's API has them."""
         _check_model(request.model, encoder().version_name)
         texts = [request.input] if isinstance(request.input, str) else request.input
-        vectors = await embedded(texts, deadline_of(http))
+        vectors = await embedded(texts, deadline_of(http), are_items=request.input_type != "query")
         if request.dimensions not in (None, vectors.shape[1]):
             raise HTTPException(
                 422, f"dimensions must be the model's {vectors.shape[1]}, or left out, got {request.dimensions}"

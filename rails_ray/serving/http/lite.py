@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,9 +103,10 @@ class SingleProcessServer:
         """The contract of `Server`."""
         return self.version.manifest.version
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:
         """The contract of `Server`."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.engine.embed, texts)
+        embed = partial(self.version.engine.embed, texts, are_items=are_items)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, embed)
 
     async def _search(self, request: SearchRequest) -> Answered:
         return await self._in_turn(self.version.engine.search(request))

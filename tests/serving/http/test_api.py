@@ -54,6 +54,19 @@ def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: SingleProcessS
     assert [one.items for one in by_text.results] == [one.items for one in by_embedding.results]
 
 
+def test_a_document_is_embedded_as_an_item(lite: SingleProcessServer, version: LocalVersion) -> None:
+    model = version.version.model
+    found = {
+        kind: ask(lite, "POST", "/v1/embeddings", {"input": ["red", "blue hat"], "input_type": kind}).json()["data"]
+        for kind in ("query", "document", "passage")
+    }
+    expected = model.encoder.items(model.item_features(["red", "blue hat"])).numpy(force=True)
+    assert np.allclose([one["embedding"] for one in found["document"]], expected, atol=1e-6)
+    assert found["passage"] == found["document"]
+    assert found["query"] != found["document"]
+    assert found["query"] == ask(lite, "POST", "/v1/embeddings", {"input": ["red", "blue hat"]}).json()["data"]
+
+
 def test_an_embedding_in_base64_and_of_one_text(lite: SingleProcessServer) -> None:
     plain = ask(lite, "POST", "/v1/embeddings", {"input": "red"}).json()["data"]
     coded = ask(lite, "POST", "/v1/embeddings", {"input": ["red"], "encoding_format": "base64"}).json()["data"]
@@ -112,6 +125,12 @@ def test_inference_by_kserves_protocol(lite: SingleProcessServer, name: str) -> 
         ("/v1/models/gpt", None, 404, "model must be rails-ray or the version that is served, v1, got 'gpt'"),
         ("/v1/embeddings", {}, 422, "input must be given, got none"),
         ("/v1/embeddings", {"input": "red", "dimensions": 3}, 422, "dimensions must be the model's "),
+        (
+            "/v1/embeddings",
+            {"input": "red", "input_type": "title"},
+            422,
+            "input_type must be 'query', 'document' or 'passage'",
+        ),
         (
             "/v1/embeddings",
             {"input": "red", "encoding_format": "hex"},
