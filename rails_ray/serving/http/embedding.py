@@ -2,8 +2,8 @@
 Protocol (KServe's version 2).
 
 An embedding is what a search takes as a query's `embedding`; `input_type` `document` (or `passage`) asks for what the
-encoder makes of an item instead, as Voyage's and NVIDIA's servers of this protocol have it. Fields that mean nothing here, such as `user`, are
-ignored. A refusal is a sentence, as everywhere.
+encoder makes of an item instead, as Voyage's and NVIDIA's servers of this protocol have it. Fields that mean nothing
+here, such as `user`, are ignored. A refusal is a sentence, as everywhere.
 
 No annotation here may be a string: FastAPI reads them.
 """
