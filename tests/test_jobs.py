@@ -100,7 +100,8 @@ def test_a_job_takes_its_arguments_from_the_command_line(
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_jobs_hold_no_logic_and_importing_them_does_nothing(folder: str) -> None:
     files = [ROOT / folder / f"{name.replace('-', '_')}.py" for name in JOBS]
-    assert sorted(files) == sorted((ROOT / folder).glob("[a-z]*.py"))
+    makes_package_data = ROOT / "jobs" / "packaged_emoji.py"
+    assert sorted(files) == sorted({*(ROOT / folder).glob("[a-z]*.py")} - {makes_package_data})
     for name, file in zip(JOBS, files, strict=True):
         document, system, command, guard = ast.parse(file.read_text()).body
         assert isinstance(document, ast.Expr)

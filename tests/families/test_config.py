@@ -18,6 +18,7 @@ from rails_ray.families.dual_encoder.config import (
     UniformNegatives,
 )
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.modules.encoders.frozen import SentenceTransformerConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.encoders.text import TransformerConfig
@@ -68,6 +69,17 @@ def test_a_run_from_before_words_had_a_name_cuts_them_as_then(name: str) -> None
     own: Any = former.family
     assert (own.words if name == "baseline-bm25" else own.encoder.words) == "alphanumeric"
     assert config.from_json(config.to_json(former)) == former
+
+
+@pytest.mark.parametrize(("name", "field"), [("vector-cosine", "encoder"), ("text-rbe", "features")])
+def test_a_run_from_before_prompts_reads_texts_without(name: str, field: str) -> None:
+    made = recipes.by_name(name).with_family(**{field: SentenceTransformerConfig(pretrained="models/e5")})
+    assert config.from_json(config.to_json(made)) == made
+    stored = json.loads(config.to_json(made))
+    for missing in ("query_prompt", "item_prompt", "truncate_dim"):
+        del stored["family"][field][missing]
+    own = getattr(config.from_json(json.dumps(stored).encode()).family, field)
+    assert (own.query_prompt, own.item_prompt, own.truncate_dim) == (None, None, 0)
 
 
 @pytest.mark.parametrize("name", ["ml1m-hstu", "vector-cosine", "features-solar", "text-rbe"])

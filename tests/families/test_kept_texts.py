@@ -1,7 +1,10 @@
 """A frozen model of texts reads each text once: for training, evaluation and encoding."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.families.config import DataConfig, from_json
 from rails_ray.families.data import read_data
 from rails_ray.families.items import ByModel
+from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.recipes import by_name
 from rails_ray.families.training_family import training_family
 from rails_ray.modules.encoders import frozen
+from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.on_ray.evaluating import _evaluate
 from rails_ray.on_ray.training import Assignment, begin, work
@@ -72,6 +77,37 @@ def test_train_evaluate_and_encode_read_each_text_once(tmp_path: Path, read: lis
     del read[after_training:]
     encode(["a new text", *items])
     assert read[after_training:] == ["a new text"]
+
+
+def test_vectors_of_different_prompts_and_widths_are_kept_apart(tmp_path: Path) -> None:
+    """A query and an item of one text too, unless they are read after the same prompt."""
+    pytest.importorskip("sentence_transformers")
+    words = ["red", "blue", "car", "query", "item"]
+    model = save_sentence_transformer(tmp_path / "model", words, prompts={"query": "query ", "document": "item "})
+    plain = SentenceTransformerConfig(pretrained=str(tmp_path / "model"))
+    texts, store = ["red car", "blue", "car"], Storage(str(tmp_path / "s"))
+    configs = [
+        plain,
+        replace(plain, query_prompt="item ", item_prompt="query "),
+        replace(plain, query_prompt="", item_prompt=""),
+        replace(plain, query_prompt="item ", truncate_dim=4),
+        replace(plain, query_prompt=None, item_prompt=None),
+    ]
+    for again in range(2):
+        for config in configs:
+            known = config.for_inputs(InputFacts(), "my-texts", OURS_ALONE)
+            made = training_family(by_name("text-dot").with_family(encoder=known)).model()
+            encoder = with_kept_texts(made, store).encoder
+            for prompt, features in (
+                (known.query_prompt, encoder.query_features),
+                (known.item_prompt, encoder.item_features),
+            ):
+                expected = model.encode(texts, prompt=prompt or "")[:, : known.width]
+                assert np.allclose(features(texts).values, expected, atol=1e-6), (again, config)
+    folders = store.list("vectors")
+    assert len(folders) == 5, "query, item, none, item in 4 numbers, and as runs of before kept them"
+    former = [1, known.sha256, 16, *map(version, ("sentence-transformers", "transformers", "tokenizers", "torch"))]
+    assert hashlib.sha256(json.dumps(former).encode()).hexdigest() in folders
 
 
 def test_functions_are_called_again(tmp_path: Path, read: list[str]) -> None:

@@ -1,7 +1,9 @@
 """Text as a bag of hashed words and character n-grams, for every script and without a vocabulary.
 
 A text is cut into `words`. Each word, framed by a space on both sides, gives its n-grams and itself: " dog " -> " do",
-"dog", "og ", " dog", "dog ", " dog ". A piece c_0 .. c_{n-1} falls into bucket
+"dog", "og ", " dog", "dog ", " dog ". Of Han, whose words are one or two characters, each character and each pair of
+neighbours gives itself alone. A run of kana, Thai or another script without spaces counts as a word; where no n-grams
+are read, its characters and pairs do. A piece c_0 .. c_{n-1} falls into bucket
 
     mix(sum_i c_i * BASE^i mod 2^64) mod R
 
@@ -11,7 +13,8 @@ a few numpy passes for all texts.
 Axes: B texts, R buckets, W pieces of all texts together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 
 from rails_ray.modules.encoders.bags import Bags, joined
 from rails_ray.modules.encoders.hashing import BASE, mixed
-from rails_ray.modules.encoders.words import Cut, words
+from rails_ray.modules.encoders.words import Cut, characters, runs
 
 BLOCK_TEXTS = 2**14  # hashed at once: a pass over all pieces of so many short texts holds tens of megabytes
 
@@ -38,8 +41,12 @@ def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int, cut
 
 def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int, cut: Cut) -> Bags:
     """Hash a few texts."""
-    framed = [f" {' '.join(parts)} " if parts else "" for parts in (words(text, cut) for text in texts)]
+    found = [runs(text, cut) for text in texts]
+    long = [_framed(own.spaced + own.spelled if sizes else own.spaced) for own in found]
+    short = [_framed(chain(*characters(own.han if sizes else own.han + own.spelled))) for own in found]
+    framed = list(map(str.__add__, long, short))
     lengths = np.array([len(text) for text in framed], dtype=np.int64)
+    end_of_long = np.cumsum(lengths) - [len(text) for text in short]
     text_of = np.repeat(np.arange(len(texts)), lengths)
     codes = np.frombuffer("".join(framed).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     num_codes = len(codes)
@@ -55,7 +62,7 @@ def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int, cut: Cut) 
     for size in sizes:
         first = np.arange(max(num_codes - size + 1, 0))
         inside = spaces[np.maximum(first + size - 1, first + 1)] - spaces[first + 1]
-        first = first[(inside == 0) & (text_of[first] == text_of[first + size - 1])]
+        first = first[(inside == 0) & (first + size <= end_of_long[text_of[first]])]
         spans.append((first, first + size))
     is_space = np.flatnonzero(codes == ord(" "))
     first, last = is_space[:-1], is_space[1:]
@@ -70,6 +77,12 @@ def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int, cut: Cut) 
     distinct = pieces.unique()  # by text, then by bucket
     counts = torch.bincount(distinct // num_buckets, minlength=len(texts))
     return Bags(distinct % num_buckets, counts.cumsum(0) - counts)
+
+
+def _framed(words: Iterable[str]) -> str:
+    """Words with a space around each; nothing for none."""
+    joined_words = " ".join(words)
+    return joined_words and f" {joined_words} "
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:

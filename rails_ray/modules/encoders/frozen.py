@@ -52,7 +52,7 @@ Kept = Callable[[Sequence[str], Read], NDArray[np.float32]]
 
 
 class Encoders(NamedTuple):
-    """What reads the texts of either side."""
+    """The two functions that read the texts of queries and of items."""
 
     queries: Encode
     items: Encode

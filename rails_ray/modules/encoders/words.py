@@ -4,9 +4,9 @@ A word is a run of letters and digits, each with the marks that belong to it: vo
 points of Hebrew and Arabic, accents. Everything else parts words, an apostrophe too: in "l'avion", "avion" is a word.
 
 Han, kana, Thai, Lao, Khmer and Burmese put no spaces between words, and Unicode (UAX 29) leaves them to a dictionary.
-Here each character is a word, and so is each pair of neighbours. A query is then cut like the text that holds it,
-wherever it begins, which a dictionary does not promise. A pair is rare enough to tell texts apart; a character alone
-answers a query of one.
+Here each character is a word, and so is each pair of neighbours in a run of Han, or of the others. A query is then cut
+like the text that holds it, wherever it begins, which a dictionary does not promise. A pair is rare enough to tell
+texts apart; a character alone answers a query of one.
 
 Texts that differ only by case, or by how Unicode writes a letter, have the same words: `normalise` is its compatibility
 caseless matching (The Unicode Standard, D146), without characters that are never seen (a soft hyphen, a joiner), and
@@ -18,18 +18,22 @@ mark that has no composed letter.
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
-from typing import Any, Literal
+from itertools import chain, pairwise
+from typing import Any, Literal, NamedTuple
 
 Cut = Literal["unicode", "alphanumeric"]
 FORMER: Cut = "alphanumeric"  # of what is stored without a name
 
 LETTER = r"\p{L}\p{N}"
 UNSPACED = r"\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Line_Break=Complex_Context}"
-RUN = rf"[{LETTER}][{LETTER}\p{{M}}]*+"
-SPACED_WORD = rf"[[{LETTER}]--[{UNSPACED}]][[{LETTER}\p{{M}}]--[[{LETTER}]&&[{UNSPACED}]]]*+"
-WORD = rf"{SPACED_WORD}|(?:[[{LETTER}]&&[{UNSPACED}]]\p{{M}}*+)++"
-CHARACTER = r"\X"
+SPACED = rf"[{LETTER}][{LETTER}\p{{M}}]*+"  # where a text has no other
+ANY = (
+    rf"([[{LETTER}]--[{UNSPACED}]][[{LETTER}\p{{M}}]--[[{LETTER}]&&[{UNSPACED}]]]*+)"
+    rf"|((?:[[{LETTER}]&&\p{{Han}}]\p{{M}}*+)++)"
+    rf"|((?:[[{LETTER}]&&[[{UNSPACED}]--\p{{Han}}]]\p{{M}}*+)++)"
+)
 UNSEEN = r"[\p{Default_Ignorable_Code_Point}--\u200b]"  # a space of no width parts words
 ASCII_RUN = re.compile("[a-z0-9]+")
 DOTTED = re.compile("[iı]\u0307*")
@@ -39,18 +43,46 @@ KANA = "\u3041-\u30ff"
 ALPHANUMERIC = re.compile(rf"[{HAN}]|[{KANA}]+|(?:(?![{HAN}{KANA}])[^\W_])+")
 
 
-def words(text: str, cut: Cut = "unicode") -> list[str]:
-    """The words of a text, normalised; pairs of characters follow all others."""
+class Runs(NamedTuple):
+    """The runs of letters of a text: of scripts with spaces, which are words; of Han; of the others without spaces."""
+
+    spaced: list[str]
+    han: list[str]
+    spelled: list[str]
+
+
+def runs(text: str, cut: Cut = "unicode") -> Runs:
+    """The runs of letters of a text, normalised."""
     if cut == FORMER:
-        return ALPHANUMERIC.findall(folded(text))
-    found, pairs = _segments(normalise(text))
-    return found + pairs
+        return Runs(ALPHANUMERIC.findall(folded(text)), [], [])
+    text = normalise(text)
+    if text.isascii():
+        return Runs(ASCII_RUN.findall(text), [], [])
+    if not _pattern(f"[{UNSPACED}]").search(text):
+        return Runs(_pattern(SPACED).findall(text), [], [])
+    found = Runs([], [], [])
+    for match in _pattern(ANY).finditer(text):
+        found[match.lastindex - 1].append(match[0])
+    return found
+
+
+def characters(parts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The characters of runs, with their marks, and the pairs of neighbours among them."""
+    cut = [_pattern(r"\X").findall(part) for part in parts]
+    return list(chain(*cut)), [first + second for part in cut for first, second in pairwise(part)]
+
+
+def words(text: str, cut: Cut = "unicode") -> list[str]:
+    """All words of a text, normalised."""
+    spaced, han, spelled = runs(text, cut)
+    alone, pairs = characters(han + spelled)
+    return spaced + alone + pairs
 
 
 def num_words(text: str) -> int:
     """How many words a text has, without pairs of characters."""
-    found, _ = _segments(normalise(text))
-    return len(found)
+    spaced, han, spelled = runs(text)
+    return len(spaced) + len(characters(han + spelled)[0])
 
 
 def is_blank(text: str, cut: Cut = "unicode") -> bool:
@@ -70,21 +102,6 @@ def normalise(text: str) -> str:
 def folded(text: str) -> str:
     """Fold case and compose letters, as `alphanumeric` does."""
     return unicodedata.normalize("NFC", text.casefold())
-
-
-def _segments(text: str) -> tuple[list[str], list[str]]:
-    """The words of a normalised text, and the pairs of characters of scripts without spaces."""
-    if text.isascii():
-        return ASCII_RUN.findall(text), []
-    starts = _pattern(f"[{UNSPACED}]")
-    if not starts.search(text):
-        return _pattern(RUN).findall(text), []
-    found, pairs = list[str](), list[str]()
-    for word in _pattern(WORD).findall(text):
-        parts = _pattern(CHARACTER).findall(word) if starts.match(word) else [word]
-        found += parts
-        pairs += map(str.__add__, parts, parts[1:])
-    return found, pairs
 
 
 @cache

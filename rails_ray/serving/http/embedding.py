@@ -1,9 +1,9 @@
 """The query encoder on its own, by two protocols that other programs speak: OpenAI's embeddings, and the Open Inference
 Protocol (KServe's version 2).
 
-An embedding is what a search takes as a query's `embedding`; `input_type` `document` (or `passage`) asks for what the
-encoder makes of an item instead, as Voyage's and NVIDIA's servers of this protocol have it. Fields that mean nothing
-here, such as `user`, are ignored. A refusal is a sentence, as everywhere.
+An embedding is what a search takes as a query's `embedding`. With `input_type` `document` or `passage`, as Voyage's and
+NVIDIA's servers of OpenAI's protocol have it, it is what the encoder makes of an item. Fields that mean nothing here,
+such as `user`, are ignored. A refusal is a sentence, as everywhere.
 
 No annotation here may be a string: FastAPI reads them.
 """

@@ -216,7 +216,8 @@ def test_data_that_no_recipe_reads(tmp_path: Path) -> None:
     assert found["readings"]["text"] == {"fits": False, "lacks": ["relevance"]}
     assert found["ignored"] == ["relevant.parquet"]
     assert found["problems"] == [
-        f"{folder}/relevance.parquet must exist, got no such file, and no folder relevance of Parquet files"
+        f"{folder}/relevance.parquet must exist, got no such file, none of relevance in CSV, TSV or "
+        "JSON lines, and no folder relevance of such files"
     ]
 
 

@@ -190,7 +190,7 @@ def test_what_is_as_it_should_be(sentences: Path, pairs: Path) -> None:
     (pairs / "openvino").mkdir()
     (pairs / "openvino" / "openvino_model.bin").write_bytes(b"nor that")
     (pairs / "pytorch_model.bin").write_bytes(b"nor that, beside safetensors")
-    assert load(sentences)(["red hat"]).shape == (1, 16)
+    assert load(sentences).items(["red hat"]).shape == (1, 16)
     scores = TransformersRanker(str(pairs), "cpu")({"text": "red hat"}, candidates_of([1, 2], ["blue", "red"]))
     assert len(scores) == 2
     model_folder.check(pairs, "it")
@@ -205,5 +205,5 @@ def test_a_model_of_several_modules(tmp_path: Path, pairs: Path) -> None:
     pooling = Pooling(transformer.get_embedding_dimension())
     model = SentenceTransformer(modules=[transformer, pooling, Dense(8, 5), Normalize()], device="cpu")
     model.save(str(tmp_path / "several"))
-    found = load(tmp_path / "several")(["red hat"])
+    found = load(tmp_path / "several").items(["red hat"])
     assert np.allclose(found, model.encode(["red hat"]), atol=1e-6)
