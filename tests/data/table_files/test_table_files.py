@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 
@@ -225,7 +227,6 @@ def test_sequences(rows: list[str], tmp_path: Path) -> None:
 
 
 def test_tables_of_python(tmp_path: Path, parquet: DataSet) -> None:
-    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
     relation = duckdb.from_arrow(pa.Table.from_pandas(ITEMS, preserve_index=False))
     rows = QUERIES.to_dict("records")
     folder = write_tables(str(tmp_path / "mine"), items=relation, queries=rows, relevance=polars.from_pandas(RELEVANCE))
