@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.examples import publish_here, write_text_data
 from support.hidden import run_without
 from support.sources import ROOT
@@ -46,6 +48,7 @@ def result_of(code: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_versions_are_built_opened_searched_and_inspected(tmp_path: Path) -> None:
     publish_here(tmp_path / "storage")
     data, built = write_text_data(tmp_path / "data"), str(tmp_path / "built")
@@ -70,6 +73,7 @@ print(json.dumps([carried_out(words) for words in {commands!r}]))
     assert result_of(code) == [[0, ""]] * len(commands)
 
 
+@pytest.mark.long
 def test_what_needs_an_extra_says_which(tmp_path: Path) -> None:
     publish_here(tmp_path)
     commands = [

@@ -29,6 +29,7 @@ sys.exit(main(["index", "list", "--storage", "~/x"]))
 """
 
 
+@pytest.mark.long
 def test_all_but_a_home_folder_is_there_for_a_user_without_a_name(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", NOBODY + WORK, tmp_path], capture_output=True, text=True, check=False)
     sentence = "rails-ray: the home folder of '~/x' must be known, got none: set HOME or name a folder\n"
