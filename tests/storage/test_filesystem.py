@@ -78,6 +78,7 @@ def test_a_link_that_leads_back_is_walked_once(tmp_path: Path) -> None:
 ODD = ("a@b", "a+b", "a b", "100%", "a%20b", "#1", "[x]", "{y}", "a=b&c", "~a", "a'b", "é", "a;b,c", "a:b", "(1)")
 
 
+@pytest.mark.long
 def test_names_of_any_characters(root: str) -> None:
     """Of folders and files, and of the folder that is the root."""
     for name in ODD:
