@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.examples import publish_here, write_text_data
+from support.examples import publish_here, write_text_data, write_vector_data
 from support.hidden import run_without
 from support.sources import ROOT
 
@@ -20,7 +20,7 @@ ON_RAY = {
     "quickstart": [],
     "train": ["vector-cosine", "--data.folder", "data"],
     "pipeline": ["vector-cosine", "--data.folder", "data"],
-    "encode": ["--recipe", "vector-cosine", "--folder", "data"],
+    "encode": ["--recipe", "vector-cosine", "--folder", "data", "--workers", "2"],
     "evaluate": [],
     "calibrate": [],
     "relevance": ["--name", "x", "--folder", "data"],
@@ -52,6 +52,7 @@ def result_of(code: str) -> Any:
 def test_versions_are_built_opened_searched_and_inspected(tmp_path: Path) -> None:
     publish_here(tmp_path / "storage")
     data, built = write_text_data(tmp_path / "data"), str(tmp_path / "built")
+    vectors, encoded = str(write_vector_data(tmp_path / "vectors")), str(tmp_path / "encoded")
     here = ["--storage", str(tmp_path / "storage")]
     commands = [
         ["query", "red", "--local", *here],
@@ -61,6 +62,8 @@ def test_versions_are_built_opened_searched_and_inspected(tmp_path: Path) -> Non
         ["publish", "--version", "v1", "--storage", built],
         ["tune", *here],
         ["plan", "--items", "1000"],
+        ["encode", "--recipe", "vector-cosine", "--folder", vectors, "--version", "v", "--storage", encoded],
+        ["publish", "--version", "v", "--storage", encoded],
     ]
     code = f"""
 import numpy as np
@@ -111,6 +114,6 @@ def test_each_extra_that_a_sentence_names_has_the_package() -> None:
     for extra, packages in {
         "ray": {"ray[data,train,serve,default]>=2.60", "emoji", "tokenizers"},
         "serve": {"fastapi", "uvicorn", "httptools", "prometheus_client"},
-        "clouds": {"s3fs", "obstore"},
+        "clouds": {"s3fs>=2025.3", "aiobotocore", "obstore"},
     }.items():
         assert packages <= set(extras[extra])

@@ -23,12 +23,13 @@ from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes.emoji import emoji_mol
 from rails_ray.families.recipes.solar import text_solar
+from rails_ray.families.running import Begun, begin
 from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.on_ray.cluster import cluster, reserved_device
 from rails_ray.on_ray.fitting import fit_to_end
 from rails_ray.on_ray.resources import TrainResources
-from rails_ray.on_ray.training import TIMEOUT_S, Assignment, Begun, Settings, begin, fit_pieces, work
+from rails_ray.on_ray.training import TIMEOUT_S, Assignment, Settings, fit_pieces, work
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.collectives import group

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -11,6 +11,11 @@ from rails_ray.cli.stages import data_config
 from rails_ray.families.config import RunConfig
 from rails_ray.families.recipes import by_name
 from rails_ray.families.vector_items.storing import Dtype, IndexOf
+from rails_ray.on_ray.environment import has_cluster
+
+if TYPE_CHECKING:
+    from rails_ray.families.encoding import EncodeOptions, OnProgress
+    from rails_ray.storage.manifest import Encoded
 
 INDEX_OPTIONS = {  # of encode: the field of an index's config that each fills in
     "index_storage": "storage",
@@ -33,7 +38,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         shards: Parts of the corpus that are searched in parallel.
         shard_by: position: shards of consecutive items. hash: shards by a hash of the item's id, in which an item stays
             when others come and go.
-        workers: Encoders that run in parallel.
+        workers: Encoders that run in parallel. A single one runs in this process, without Ray, unless RAY_ADDRESS names
+            a cluster.
         use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
             autoscaling cluster may not have them yet).
         part_items: Most items in a part; a crash loses at most one part of each worker.
@@ -89,35 +95,33 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
     min_chunks: int | None = None
 
     def run(self) -> dict[str, Any]:
-        load("encode")
-        from rails_ray import on_ray
+        is_alone = self.workers == 1 and not has_cluster()
+        if not is_alone:
+            load("encode")
         from rails_ray.cli import rendering
-        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.families.encoding import EncodeOptions
         from rails_ray.storage import indexes, quantizers
         from rails_ray.storage.filesystem import Storage, timed_name
 
-        run_config, stored = self.untrained(), self.stored()
+        run_config = self.untrained()
         run = self.run_name or self.version or timed_name(f"{self.recipe}")  # the same again, to resume the version
         version = self.version or (timed_name(run) if self.run_name else run)
-        with rendering.bar(out, f"encode {version}") as on_progress, cluster(self.workers + 2):
-            if run_config is not None:
-                on_ray.train(run_config, self.storage, run=run, num_workers=1, on_progress=on_progress)
-            encoded = on_ray.encode(
-                self.storage,
-                run,
-                version=version,
-                num_shards=self.shards,
-                shard_by=self.shard_by,
-                num_workers=self.workers,
-                use_gpu=self.use_gpu,
-                part_items=self.part_items,
-                data=data_config(self.folder, self.items, self.excludes_seen),
-                stored=stored,
-                new_codes=self.new_codes,
-                min_chunks=self.min_chunks,
-                allow_code=self.allow_code,
-                on_progress=on_progress,
-            )
+        options = EncodeOptions(
+            version=version,
+            num_shards=self.shards,
+            shard_by=self.shard_by,
+            num_workers=self.workers,
+            use_gpu=self.use_gpu,
+            part_items=self.part_items,
+            data=data_config(self.folder, self.items, self.excludes_seen),
+            stored=self.stored(),
+            new_codes=self.new_codes,
+            min_chunks=self.min_chunks,
+            allow_code=self.allow_code,
+        )
+        with rendering.bar(out, f"encode {version}") as on_progress:
+            encode = self.encode_here if is_alone else self.encode_on_ray
+            encoded = encode(run, run_config, options, on_progress)
         made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
         out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
         for line in rendering.low_recalls(indexes.read_recalls(Storage(self.storage), version, encoded.indexes)):
@@ -127,6 +131,32 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             out.print(rendering.of_codes(facts))
         say_next(f"rails-ray publish --version {encoded.version}", self.storage)
         return {"version": encoded.version, "num_items": encoded.num_items, "shard_items": encoded.shard_items}
+
+    def encode_here(
+        self, run: str, run_config: RunConfig | None, options: "EncodeOptions", on_progress: "OnProgress"
+    ) -> "Encoded":
+        """Encode in this process."""
+        from rails_ray.families.encoding import encode
+        from rails_ray.families.in_process import InProcess
+        from rails_ray.families.running import fit_run
+
+        if run_config is not None:
+            fit_run(run_config, self.storage, run)
+        return encode(InProcess(), self.storage, run, options, on_progress)
+
+    def encode_on_ray(
+        self, run: str, run_config: RunConfig | None, options: "EncodeOptions", on_progress: "OnProgress"
+    ) -> "Encoded":
+        """Encode on the cluster, or on one that ends with the command."""
+        from rails_ray import on_ray
+        from rails_ray.families.encoding import encode
+        from rails_ray.on_ray.cluster import cluster
+        from rails_ray.on_ray.encoding import OnRay
+
+        with cluster(self.workers + 2):
+            if run_config is not None:
+                on_ray.train(run_config, self.storage, run=run, num_workers=1, on_progress=on_progress)
+            return encode(OnRay(), self.storage, run, options, on_progress)
 
     def untrained(self) -> RunConfig | None:
         """The config of the run to make, by a recipe that trains nothing; None for a run that there is.

@@ -39,7 +39,7 @@ class VectorShape:
         Raises:
             ValueError: if the first row is no vector.
         """
-        first = next(table.batches({column: kind}))
+        first = next(table.batches({column: kind}, batch_rows=1))
         row = first[column][0].as_py()
         is_several = bool(row) and isinstance(row[0], list)
         sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)

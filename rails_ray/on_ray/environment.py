@@ -1,6 +1,7 @@
 """Environment variables that Ray's processes read when they start. Set them before Ray starts on a machine."""
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -48,6 +49,16 @@ def ray_address() -> str | None:
             "http://host:8265)"
         )
     return given or None
+
+
+def has_cluster() -> bool:
+    """Return whether a command finds a cluster: RAY_ADDRESS names one, or this process is connected.
+
+    Raises:
+        ValueError: if RAY_ADDRESS is a URL.
+    """
+    ray = sys.modules.get("ray")
+    return ray_address() is not None or (ray is not None and ray.is_initialized())
 
 
 @dataclass(frozen=True, kw_only=True)

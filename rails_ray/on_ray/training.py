@@ -10,8 +10,6 @@ restart from it, and no other piece is affected. If the driver dies, the same co
 is repeated.
 """
 
-import json
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +26,11 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from torch import nn
 
 from rails_ray import counting
-from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import TrainingError
 from rails_ray.families import config
 from rails_ray.families.config import RunConfig
-from rails_ray.families.data import for_data, read_data
+from rails_ray.families.data import read_data
+from rails_ray.families.running import Begun, begin, finish, write_piece
 from rails_ray.families.training_family import training_family
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
@@ -40,7 +38,7 @@ from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, in_task, lat
 from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.run_state import RunState
 from rails_ray.storage import runs
-from rails_ray.storage.filesystem import Storage, timed_name
+from rails_ray.storage.filesystem import Storage
 from rails_ray.training import checkpoints
 from rails_ray.training.collectives import group
 from rails_ray.training.collectives.first import from_first
@@ -89,19 +87,6 @@ class Settings:
         if self.use_gpu is None:
             found = replace(found, use_gpu=resources.get("GPU", 0) >= self.num_workers)
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A run that has reserved its name.
-
-    config: as JSON, with all values that the data set decides.
-    """
-
-    storage: Storage
-    run: str
-    config: bytes
-    pieces: Sequence[Piece]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,35 +159,10 @@ def train(
     if not runs.is_finished(store, begun.run):
         fit_pieces(begun, settings, on_progress)
     if not runs.is_finished(store, begun.run):
-        in_task(_finish, str(store), begun.run, allowed, on_progress=on_progress)
+        in_task(finish, str(store), begun.run, allowed, reserved_device, on_progress=on_progress)
         if on_progress is not None:
             on_progress(*RunState(begun.pieces, [piece.name for piece in begun.pieces]).seen({}))
     return runs.read(store, begun.run)
-
-
-def begin(run_config: RunConfig, storage: Storage, run: str | None = None, allowed: AllowedCode | None = None) -> Begun:
-    """Reserve a run's name and store what is fixed before training, unless the same run was already begun.
-
-    Args:
-        allowed: code that may be carried out; by default what the config names.
-
-    Raises:
-        ValueError: if the data, the run's name or the config is invalid.
-    """
-    allowed = allowed or config.allowed_here(run_config)
-    read = read_data(run_config, storage)  # raises if the data are wrong, before anything starts
-    run_config = config.checked(for_data(run_config, read, allowed))
-    own = training_family(run_config, allowed)
-    pieces, leave = own.pieces(), own.begin(read)
-    for remark in [*read.notes, *own.remarks(read)]:
-        logging.getLogger(__name__).warning(remark)
-    run = run or timed_name(run_config.name)
-    config_json, digest = config.to_json(run_config), read.digest()
-    runs.begin(storage, run, config_json, digest, [piece.name for piece in pieces if piece.name])
-    leave(storage, run)
-    for piece in pieces:
-        runs.begin_piece(storage, run, piece.name, config_json, digest)
-    return Begun(storage=storage, run=run, config=config_json, pieces=pieces)
 
 
 def work(assignment: Assignment) -> None:
@@ -244,14 +204,7 @@ def work(assignment: Assignment) -> None:
             is_due=Every(assignment.checkpoint_s),
         )
     if fitted is not None:
-        runs.write(
-            store,
-            own_run,
-            weights=fitted.weights,
-            validation=json.dumps(fitted.validation, indent=1).encode(),
-            training=fitted.training,
-            config=assignment.config,
-        )
+        write_piece(store, own_run, fitted, assignment.config)
 
 
 def _left(store: Storage, run: str) -> tuple[bytes | None, bool]:
@@ -355,27 +308,3 @@ def _fit_task(worker: Worker, assignment: Assignment, scaling: ScalingConfig, ba
         fit_to_end(partial(worker, assignment), scaling, backend, name)
     except TrainingFailedError as error:
         raise TrainingError(reason_of(error)) from None
-
-
-def _finish(storage: str, run: str, allowed: AllowedCode) -> None:
-    """Validate all pieces together and mark the run as finished."""
-    store = Storage(storage)
-    found = runs.read(store, run)
-    run_config = config.from_json(found.config)
-    read, own = read_data(run_config, store), training_family(run_config, allowed.read_by(f"run {run}", storage))
-    runs.begin(store, run, found.config, read.digest(), runs.pieces(store, run))  # raises if the data have changed
-    model = own.trained_model(runs.weights(store, found)).to(reserved_device())
-    report = own.validation(store, run, model, read)
-    came_to = []
-    for piece in runs.pieces(store, run):
-        of_piece = runs.read_piece(store, run, piece)
-        measured = {name: value for name, value in of_piece.validation.items() if name != "cutoff_mass"}
-        came_to.append({"piece": piece, **measured, "seconds": of_piece.training["seconds"]})
-    runs.finish(
-        store,
-        run,
-        weights_sha256=found.weights_sha256,
-        validation=json.dumps(report.to_dict(), indent=1).encode(),
-        training={"seconds": found.training["seconds"], "pieces": came_to},
-        config=found.config,
-    )

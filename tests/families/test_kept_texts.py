@@ -18,12 +18,13 @@ from rails_ray.families.data import read_data
 from rails_ray.families.items import ByModel
 from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.recipes import by_name
+from rails_ray.families.running import begin
 from rails_ray.families.training_family import training_family
 from rails_ray.modules.encoders import frozen
 from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.on_ray.evaluating import _evaluate
-from rails_ray.on_ray.training import Assignment, begin, work
+from rails_ray.on_ray.training import Assignment, work
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_text_data

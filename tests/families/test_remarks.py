@@ -12,8 +12,8 @@ from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.config import HardNegatives, UniformNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.running import begin
 from rails_ray.modules.schedule import TrainingConfig
-from rails_ray.on_ray.training import begin
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Given, fit
 from support.examples import (

@@ -9,10 +9,11 @@ import pytest
 
 from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.running import begin
 from rails_ray.families.training_family import training_family
 from rails_ray.on_ray.fitting import Every
 from rails_ray.on_ray.run_state import RunState
-from rails_ray.on_ray.training import Assignment, begin, work
+from rails_ray.on_ray.training import Assignment, work
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
 from support.clocks import clock_of

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +14,12 @@ import torch
 
 from rails_ray import on_ray
 from rails_ray.errors import StorageError
+from rails_ray.families import encoding
 from rails_ray.families.config import DataConfig
+from rails_ray.families.encoding import EncodeOptions, EncodingWork
+from rails_ray.families.in_process import InProcess
 from rails_ray.families.version import Version
-from rails_ray.on_ray import encoding
-from rails_ray.on_ray.encoding import EncodingWork
+from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.storage import manifest, parts, tables
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import keys_of
@@ -59,6 +62,15 @@ def test_files_and_row_groups_make_no_difference(root: Path, tmp_path: Path) -> 
     second = on_ray.encode(str(root), "r", version="v2", num_shards=2, part_items=7, data=data)
     assert [part.sha256 for part in second.parts] == [part.sha256 for part in first.parts]
     assert len(Storage(str(root)).list("objects")) == len(first.parts)
+
+
+@pytest.mark.parametrize("stored", [{}, {"index": HnswConfig(M=8), "index_of": "average"}], ids=["plain", "hnsw"])
+def test_one_process_writes_the_bytes_of_a_cluster(root: Path, stored: dict[str, Any]) -> None:
+    on_cluster = on_ray.encode(str(root), "r", version="v1", part_items=7, num_workers=2, stored=stored)
+    options = EncodeOptions(version="v2", part_items=7, stored=stored)
+    here = encoding.encode(InProcess(), str(root), "r", options)
+    assert here.parts == on_cluster.parts
+    assert here.indexes == on_cluster.indexes
 
 
 def test_shards_by_hash_keep_their_items(root: Path, tmp_path: Path) -> None:

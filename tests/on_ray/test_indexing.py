@@ -12,9 +12,9 @@ import pytest
 from rails_ray import on_ray
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.families import config as configs
+from rails_ray.families import indexing
 from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
-from rails_ray.on_ray import indexing
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig

@@ -22,6 +22,7 @@ from rails_ray.cli.main import main
 from rails_ray.errors import TrainingError
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
+from rails_ray.families.running import Begun, begin
 from rails_ray.families.solar.model import Solar, predicted_buckets
 from rails_ray.families.solar.train import SolarTraining
 from rails_ray.families.training_family import training_family
@@ -30,7 +31,7 @@ from rails_ray.modules import weight_files
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.training import Begun, Settings, begin, fit_pieces
+from rails_ray.on_ray.training import Settings, fit_pieces
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import checkpoints

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rails_ray.cli.planning import quantities, searches
 from rails_ray.cli.planning.searches import Search, SearchWork, index_bytes, work
 from rails_ray.cli.planning.shapes import Names, Shape
+from rails_ray.families.indexing import SAMPLE_ITEMS
 from rails_ray.modules.similarities.states import ItemState
-from rails_ray.on_ray.indexing import SAMPLE_ITEMS
 from rails_ray.search.indexes import hnsw, ivf
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.storage import parquet

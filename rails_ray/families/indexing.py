@@ -1,20 +1,19 @@
-"""Build the indexes of a version on the cluster: fitted once to a sample of its items, then built for each shard.
+"""Build the indexes of a version: fitted once to a sample of its items, then built for each shard.
 
 Both read the parts that encoding has written, a part at a time.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-import ray
 import torch
 
 from rails_ray.families import config
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.shards import read_part
-from rails_ray.on_ray.failures import plain_errors
 from rails_ray.search.indexes import faiss_index
 from rails_ray.search.indexes.recall import sampled_recall
 from rails_ray.storage import indexes, manifest
@@ -26,7 +25,11 @@ SAMPLE_ITEMS = 200_000  # what k-means needs for the lists of 1.6 million items,
 SAMPLE_PARTS = 64  # the sample comes from so many parts at least, as neighbours may be alike
 
 
-def build(storage: Storage, described: Encoded, config_json: bytes) -> list[IndexEntry]:
+Each = Callable[[Callable[..., None], Sequence[Sequence[Any]]], None]
+"""Calls a function with each list of arguments, as tasks."""
+
+
+def build(each: Each, storage: Storage, described: Encoded, config_json: bytes) -> list[IndexEntry]:
     """The indexes of all shards. Those that are stored already are left as they are.
 
     Raises:
@@ -37,22 +40,19 @@ def build(storage: Storage, described: Encoded, config_json: bytes) -> list[Inde
     names, num_shards = own.index_names, len(described.shard_items)
     stored = {(entry.shard, entry.name) for entry in indexes.read_built(storage, version, num_shards, names)}
     missing = [(shard, name) for name in names for shard in range(num_shards) if (shard, name) not in stored]
-    with plain_errors():
-        fitted = {name: _fitted.remote(root, described, config_json, name) for name in {name for _, name in missing}}
-        ray.get([_built.remote(root, described, config_json, *task, fitted[task[1]]) for task in missing])
+    described_as = (root, described, config_json)
+    each(_fit, [(*described_as, name) for name in names if any(name == other for _, other in missing)])
+    each(_build, [(*described_as, shard, name) for shard, name in missing])
     return indexes.read_built(storage, version, num_shards, names)
 
 
-@ray.remote(num_cpus=1)
-def _fitted(root: str, described: Encoded, config_json: bytes, name: str) -> manifest.FileEntry:
+def _fit(root: str, described: Encoded, config_json: bytes, name: str) -> None:
     storage, own = Storage(root), served_family(config.from_json(config_json))
-    found = indexes.read_fitted(storage, described.version, name)
-    if found is not None:
-        return found
-    assert own.index_config is not None
-    of_some = sample(storage, described, own, name)
-    data = faiss_index.fit(own.index_config, of_some, max(described.shard_items), own.config.seed)
-    return indexes.write_fitted(storage, described.version, name, data)
+    if indexes.read_fitted(storage, described.version, name) is None:
+        assert own.index_config is not None
+        of_some = sample(storage, described, own, name)
+        data = faiss_index.fit(own.index_config, of_some, max(described.shard_items), own.config.seed)
+        indexes.write_fitted(storage, described.version, name, data)
 
 
 def sample(storage: Storage, described: Encoded, own: ServedFamily, name: str) -> torch.Tensor:
@@ -71,11 +71,10 @@ def sample(storage: Storage, described: Encoded, own: ServedFamily, name: str) -
     return torch.cat(some)
 
 
-@ray.remote(num_cpus=1)
-def _built(
-    root: str, described: Encoded, config_json: bytes, shard: int, name: str, fitted: manifest.FileEntry
-) -> None:
+def _build(root: str, described: Encoded, config_json: bytes, shard: int, name: str) -> None:
     storage, own = Storage(root), served_family(config.from_json(config_json))
+    fitted = indexes.read_fitted(storage, described.version, name)
+    assert fitted is not None
     parts = sorted((part for part in described.parts if part.shard == shard), key=lambda entry: entry.first_row)
     data = manifest.read_file(storage, described.version, fitted)
 

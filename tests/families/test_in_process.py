@@ -1,0 +1,113 @@
+"""Encoding in one process, without a cluster: the bytes of any cutting, resumed, and what cannot be done."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rails_ray.cli.main import main
+from rails_ray.families import running
+from rails_ray.families.config import DataConfig
+from rails_ray.families.encoding import EncodeOptions, ShardBy, encode
+from rails_ray.families.in_process import InProcess
+from rails_ray.families.recipes import by_name
+from rails_ray.families.version import Version
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.serving import local
+from rails_ray.storage import versions
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Encoded
+from support.examples import small_config, write_text_data, write_untrained_run, write_vector_data
+from support.hidden import run_without
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Storage with a run `r`, which encodes texts."""
+    config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path / "texts"))))
+    write_untrained_run(Storage(str(tmp_path / "storage")), "r", config)
+    return tmp_path / "storage"
+
+
+def encoded(root: Path, version: str, options: EncodeOptions | None = None) -> Encoded:
+    return encode(InProcess(), str(root), "r", replace(options or EncodeOptions(part_items=7), version=version))
+
+
+@pytest.mark.parametrize("shard_by", ["position", "hash"])
+def test_what_is_missing_is_made_again(root: Path, shard_by: ShardBy) -> None:
+    options = EncodeOptions(part_items=7, shard_by=shard_by)
+    first, second = encoded(root, "a", options), encoded(root, "b", options)
+    (root / "versions" / "b" / "encoded.json").unlink()
+    for record in list((root / "versions" / "b" / "parts").glob("*.json"))[::2]:
+        record.unlink()
+    assert encoded(root, "b", options).parts == second.parts == first.parts
+
+
+def test_an_index_is_built_and_a_version_searched(root: Path) -> None:
+    made = encoded(root, "v", EncodeOptions(stored={"index": HnswConfig(M=8), "index_of": "average"}))
+    assert len(made.indexes) == 2
+    versions.publish(Storage(str(root)), made, "2026-01-01T00:00:00Z")
+    opened = local.open(str(root))
+    assert len(opened.search([{"text": "red"}], k=5).results[0].items) == 5
+    assert len(Version(Storage(str(root)), made).items().item_ids) == 60
+
+
+def test_progress_counts_every_item(root: Path) -> None:
+    shown = list[tuple[int, int, str]]()
+    encode(InProcess(), str(root), "r", EncodeOptions(version="v"), lambda *step: shown.append(step))
+    assert shown[0][:2] == (0, 60)
+    assert shown[-1][:2] == (60, 60)
+    assert [done for done, _, _ in shown] == sorted(done for done, _, _ in shown)
+
+
+def test_threads_are_left_as_they_were(root: Path) -> None:
+    before = torch.get_num_threads()
+    encoded(root, "v")
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there(root: Path) -> None:
+    with pytest.raises(ValueError, match="use_gpu must be left out on a machine without a GPU that torch can use"):
+        encoded(root, "v", EncodeOptions(use_gpu=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"num_workers": 0}, "num_workers must be at least 1, got 0"),
+        ({"part_items": 0}, "part_items must be at least 1, got 0"),
+        ({"num_shards": -1}, "num_shards must be at least 1, got -1"),
+        ({"min_chunks": 0}, "min_chunks must be at least 1, got 0"),
+        ({"shard_by": "size"}, "shard_by must be one of position, hash, got 'size'"),
+        ({"new_codes": "random"}, "new_codes must be one of least_loaded, predicted, got 'random'"),
+    ],
+)
+def test_options_that_cannot_be(given: dict[str, object], expected: str) -> None:
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        EncodeOptions(**given)  # type: ignore[arg-type]
+
+
+def test_a_recipe_that_trains_is_refused(root: Path, tmp_path: Path) -> None:
+    config = replace(by_name("text-mol"), data=DataConfig(folder=str(tmp_path / "texts")))
+    with pytest.raises(ValueError, match="run_config must train nothing, got text-mol: train it on a cluster"):
+        running.fit_run(config, str(root), "t")
+
+
+def test_a_run_that_is_finished_is_returned(tmp_path: Path) -> None:
+    folder = str(write_vector_data(tmp_path / "vectors"))
+    config = replace(by_name("vector-cosine"), data=DataConfig(folder=folder))
+    first = running.fit_run(config, str(tmp_path / "storage"), "v")
+    assert running.fit_run(config, str(tmp_path / "storage"), "v") == first
+
+
+@pytest.mark.long
+def test_the_command_needs_no_ray(tmp_path: Path) -> None:
+    folder, storage = str(write_vector_data(tmp_path / "vectors")), str(tmp_path / "storage")
+    words = ["encode", "--recipe", "vector-cosine", "--folder", folder, "--version", "v", "--storage", storage]
+    done = run_without({"ray"}, f"from rails_ray.cli.main import main\nraise SystemExit(main({words!r}))")
+    assert done.returncode == 0, done.stderr
+    assert "version v: 60 items in 2 shards" in done.stdout
+    assert main(["publish", "--version", "v", "--storage", storage]) == 0
+    assert len(local.open(storage).search([{"embedding": [1.0] * 7}], k=3).results[0].items) == 3
