@@ -9,6 +9,8 @@
 | `TIME`     | timestamp[us], or int64 or float64   | timestamps, dates, strings of ISO 8601, or numbers of any unit  |
 | `INTEGERS` | a list of integers                   | lists of integers, whole floats and decimals                    |
 | `NUMBERS`  | a list of numbers                    | lists of floats, integers or decimals, tensors of one axis      |
+| `IDS`      | a list of what `ID` is read as       | lists of what `ID` takes                                        |
+| `TIMES`    | a list of what `TIME` is read as     | lists of what `TIME` takes                                      |
 | `FLOATS`   | a large list of float32              | as `NUMBERS`                                                    |
 | `VECTOR`   | a list of numbers, or of such lists  | as `NUMBERS`; also lists of such lists, tensors of two axes     |
 
@@ -111,6 +113,40 @@ def plain(values: pa.Array, metadata: Metadata = None) -> pa.Array:
     if is_list(kind) and _is_wrapped(kind.value_field):
         return _with_values(values, plain(values.flatten(), kind.value_field.metadata))
     return values
+
+
+def size_bytes(values: pa.Array) -> int:
+    """The size of an array once it is `plain`, by which a few bytes may stand for many: dictionaries, views, run ends.
+
+    Raises:
+        BadValueError: if that is not known without making it so.
+    """
+    kind = values.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return size_bytes(values.storage)
+    if pa.types.is_dictionary(kind) and _has_bytes(kind.value_type):
+        lengths = pc.binary_length(values.dictionary).take(values.indices)
+        return int(pc.sum(lengths).as_py() or 0) + 8 * len(values)
+    if pa.types.is_dictionary(kind) and pa.types.is_primitive(kind.value_type):
+        return int(len(values) * kind.value_type.bit_width // 8)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        views = np.frombuffer(values.buffers()[1], np.int32)[4 * values.offset : 4 * (values.offset + len(values)) : 4]
+        return int(views.astype(np.int64).sum()) + 8 * len(values)
+    if is_list(kind):
+        return size_bytes(values.flatten()) + 8 * len(values)
+    if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and pa.types.is_primitive(kind.value_type):
+        lengths = pc.list_value_length(values)
+        return int(pc.sum(lengths).as_py() or 0) * max(1, int(kind.value_type.bit_width) // 8) + 8 * len(values)
+    if _has_bytes(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
+        return max(int(values.nbytes), len(values))
+    if pa.types.is_fixed_size_binary(kind):
+        return max(int(values.nbytes), len(values))
+    raise BadValueError("be of strings, numbers or lists of them", str(kind))
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(check(kind) for check in checks)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -306,20 +342,31 @@ def _lists(values: pa.Array, has_type: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _lists_of_integers(values: pa.Array) -> pa.Array | None:
-    if not _lists(values, is_number):
-        return None
-    if pa.types.is_integer(values.type.value_type):
-        return values
-    try:
-        return _with_values(values, _integers(values.flatten(), pa.int64()))
-    except BadValueError as error:
-        raise BadValueError(error.must, error.got, _list_of(values, error.row)) from None
+    if not _lists(values, is_number) or pa.types.is_integer(values.type.value_type):
+        return values if _lists(values, is_number) else None
+    return _lists_of(lambda flat: _integers(flat, pa.int64()))(values)
 
 
 def _list_of(lists: pa.Array, place: int | None) -> int | None:
     """The list that holds a value."""
     ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False))
     return None if place is None else int(np.searchsorted(ends, place, side="right"))
+
+
+def _lists_of(change: Callable[[pa.Array], pa.Array | None]) -> Callable[[pa.Array], pa.Array | None]:
+    """Changes the values of lists."""
+
+    def changed(values: pa.Array) -> pa.Array | None:
+        if not is_list(values.type):
+            return None
+        flat = values.flatten()
+        try:
+            found = pa.nulls(len(flat), pa.large_string()) if pa.types.is_null(flat.type) else change(flat)
+        except BadValueError as error:
+            raise BadValueError(error.must, error.got, _list_of(values, error.row)) from None
+        return None if found is None else _with_values(values, found)
+
+    return changed
 
 
 def _lists_of_numbers(values: pa.Array) -> pa.Array | None:
@@ -355,6 +402,8 @@ INTEGERS = Kind("list of integers", _lists_of_integers, pa.list_(pa.int64()))
 NUMBERS = Kind("list of floats or list of integers", _lists_of_numbers, pa.list_(pa.float32()))
 FLOATS = Kind("list of floats", _lists_of_floats, pa.large_list(pa.float32()))
 VECTOR = Kind("list of floats or list of integers or list of lists of floats", _vectors, pa.list_(pa.float32()))
+IDS = Kind("list of integers or list of strings", _lists_of(_ids), pa.list_(pa.int64()))
+TIMES = Kind("list of timestamps, dates, numbers or strings", _lists_of(_instants), pa.list_(pa.int64()))
 Columns = Mapping[str, Kind]
 """The kind of each column."""
 

@@ -4,7 +4,8 @@ A request's columns are fields of a query, null where a query has none (without 
 other fields of the request are JSON in the schema's metadata, by the name `search`. An answer's columns are the fields
 of a result, and the rest of the answer is JSON in the metadata, by the name `answer`.
 
-What would be larger once it is read is refused: compressed buffers, dictionaries, values without bytes of their own.
+Columns are read by `storage.values`, as tables are. What would be larger than a body may be once it is read is refused:
+dictionaries and views that name few values many times, compressed buffers, values without bytes of their own.
 """
 
 import re
@@ -21,14 +22,25 @@ from starlette.exceptions import HTTPException
 from rails_ray.schema.fields import shortened
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.responses import QueryResult, Response, SearchResponse
+from rails_ray.serving.http.limits import MAX_BODY_BYTES
+from rails_ray.storage import values
 
 TYPE = "application/vnd.apache.arrow.stream"
 SEARCH, ANSWER = b"search", b"answer"
 MOST_ROWS = 100_000
+MOST_READ_BYTES = 2 * MAX_BODY_BYTES  # of all columns once dictionaries and views are read; offsets may be wider then
 ROWS_OF_A_BATCH = 64  # of an answer
 NO_QUALITY = re.compile(r"q=0(\.0*)?")  # of a header: not this one
-SCHEMA, RECORD_BATCH = 1, 3  # messages, by their numbers in Message.fbs
-HEADER_TYPE, HEADER, COMPRESSION = 1, 2, 3  # fields of Message, and of RecordBatch
+SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3  # messages, by their numbers in Message.fbs
+HEADER_TYPE, HEADER, DATA, COMPRESSION = 1, 2, 1, 3  # fields of Message, of DictionaryBatch and of RecordBatch
+COLUMNS = {
+    "text": values.TEXT,
+    "embedding": values.NUMBERS,
+    "history": values.IDS,
+    "exclude": values.IDS,
+    "user_id": values.ID,
+    "timestamps": values.TIMES,
+}
 ANSWERS: dict[int | str, dict[str, Any]] = {200: {"content": {TYPE: {}}}}  # of OpenAPI
 BODIES: dict[str, Any] = {"requestBody": {"content": {TYPE: {"schema": {"type": "string", "format": "binary"}}}}}
 SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
@@ -69,18 +81,55 @@ def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
         most = f"at most the {len(QueryInput.model_fields)} columns that a query has fields"
         raise _unreadable(f"the body must have {most}, got {len(names)}")
     for field in table.schema:
-        name = shortened(field.name)
-        if not (pa.types.is_boolean(field.type) or _is_plain(field.type)):
-            message = f"column {name} must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
-            raise _unreadable(f"{message}, got {shortened(str(field.type))}")
         if names.count(field.name) > 1:
-            raise _unreadable(f"the body must have each column once, got {name} twice")
+            raise _unreadable(f"the body must have each column once, got {shortened(field.name)} twice")
     if table.num_rows > MOST_ROWS or not table.num_columns:
         size = f"{table.num_rows} rows of {table.num_columns} columns"
         raise _unreadable(f"the body must have a column and at most {MOST_ROWS} rows, got {size}")
     rest = (table.schema.metadata or {}).get(SEARCH, b"{}")
-    rows = ({name: _plain(value) for name, value in row.items() if value is not None} for row in table.to_pylist())
-    return list(rows), rest
+    columns = _columns(table)
+    rows = zip(*columns.values(), strict=True)
+    return [{name: own for name, own in zip(columns, row, strict=True) if own is not None} for row in rows], rest
+
+
+def _columns(table: pa.Table) -> dict[str, list[Any]]:
+    """The values of each column as JSON has them.
+
+    Raises:
+        HTTPException: if a column holds what no field does, or all are larger than a body may be.
+    """
+    read, size = dict[str, list[Any]](), 0
+    for field, column in zip(table.schema, table.columns, strict=True):
+        kind, found = COLUMNS.get(field.name), list[Any]()
+        if kind is None and not (pa.types.is_boolean(field.type) or _is_plain(field.type)):
+            message = "must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
+            raise _unreadable(f"column {shortened(field.name)} {message}, got {shortened(str(field.type))}")
+        for chunk in column.chunks:
+            if kind is None:
+                found += map(_plain, chunk.to_pylist())
+                continue
+            try:
+                size += values.size_bytes(chunk)
+                if size > MOST_READ_BYTES:
+                    raise _unreadable(
+                        f"the body must be of at most {MOST_READ_BYTES} bytes once dictionaries and views are read, got "
+                        "more: split the queries"
+                    )
+                found += _listed(kind.read(chunk, field.metadata))
+            except values.BadValueError as error:
+                row = "" if error.row is None else f" in row {len(found) + error.row}"
+                message = f"column {shortened(field.name)} must {error.must}, got {shortened(error.got)}{row}"
+                raise _unreadable(message) from None
+        read[field.name] = found
+    return read
+
+
+def _listed(found: pa.Array) -> list[Any]:
+    """Values in Python; timestamps in ISO 8601, which has no unit that could be mistaken."""
+    if values.is_list(found.type) and pa.types.is_timestamp(found.type.value_type):
+        return [row and [own and own.isoformat() for own in row] for row in found.to_pylist()]
+    listed: list[Any] = found.to_pylist()
+    return listed
 
 
 def _check_messages(body: bytes) -> None:
@@ -95,13 +144,19 @@ def _check_messages(body: bytes) -> None:
             (root,) = struct.unpack_from("<I", metadata)
             place = _field(metadata, root, HEADER_TYPE)
             kind = 0 if place is None else metadata[place]
-            if kind not in (SCHEMA, RECORD_BATCH):
-                raise _unreadable("the body must hold no dictionaries, got one: cast such columns to their values")
-            place = _field(metadata, root, HEADER)
-            if kind == RECORD_BATCH and place is not None:
-                (offset,) = struct.unpack_from("<I", metadata, place)
-                if _field(metadata, place + offset, COMPRESSION) is not None:
-                    raise _unreadable("the body must hold no compressed buffers, got some")
+            if kind not in (SCHEMA, DICTIONARY_BATCH, RECORD_BATCH):
+                raise _unreadable("the body must hold a schema and batches of rows, got another message")
+            batch = _table(metadata, root, HEADER)
+            if kind == DICTIONARY_BATCH and batch is not None:
+                batch = _table(metadata, batch, DATA)
+            if kind != SCHEMA and batch is not None and _field(metadata, batch, COMPRESSION) is not None:
+                raise _unreadable("the body must hold no compressed buffers, got some")
+
+
+def _table(metadata: bytes, table: int, number: int) -> int | None:
+    """Where the table begins that a field of another names; None if it has none."""
+    place = _field(metadata, table, number)
+    return None if place is None else place + struct.unpack_from("<I", metadata, place)[0]
 
 
 def _field(metadata: bytes, table: int, number: int) -> int | None:

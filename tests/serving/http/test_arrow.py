@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import httpx
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -78,6 +82,48 @@ def test_queries_by_several_fields(lite: SingleProcessServer, version: LocalVers
     assert ask(lite, as_stream(pa.table(columns), None)).json() == in_json(lite, queries)
 
 
+def as_others_write(texts: list[str], vector: list[float]) -> Iterator[tuple[pa.Table, list[dict[str, Any]]]]:
+    """Columns of types that other tools write, by field, and the queries that they mean."""
+    by_text: list[dict[str, Any]] = [{"text": text} for text in texts]
+    plain = pa.array(texts)
+    for kind in (pa.large_string(), pa.string_view(), pa.binary(), pa.binary_view()):
+        yield pa.table({"text": plain.cast(kind)}), by_text
+    yield pa.table({"text": plain.dictionary_encode()}), by_text
+    yield pa.Table.from_pandas(pd.DataFrame({"text": pd.Categorical(texts)}), preserve_index=False), by_text
+    by_vector: list[dict[str, Any]] = [{"embedding": vector}] * 2
+    width = len(vector)
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(vector * 2, pa.float32()), width)
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), [width]), rows)
+    for column in (
+        rows,
+        tensors,
+        rows.cast(pa.large_list(pa.float64())),
+        pa.array([vector] * 2, pa.list_view(pa.float32())),
+    ):
+        yield pa.table({"embedding": column}), by_vector
+    some = [{"text": "red", "exclude": ["i1", "i3"]}]
+    for column in (
+        pa.array([["i1", "i3"]], pa.list_(pa.string_view())),
+        pa.array([["i1", "i3"]], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+        pa.array([[b"i1", b"i3"]]),
+    ):
+        yield pa.table({"text": ["red"], "exclude": column}), some
+
+
+def test_columns_are_read_as_those_of_tables(lite: SingleProcessServer, version: LocalVersion) -> None:
+    [vector] = version.engine.embed(["red"]).tolist()
+    for table, queries in as_others_write(TEXTS, vector):
+        assert ask(lite, as_stream(table)).json() == in_json(lite, queries, **OPTIONS), table.schema
+
+
+def test_ids_and_times_are_read_as_those_of_tables() -> None:
+    instants = pa.array([[datetime(2026, 1, 1), datetime(1969, 1, 1)]], pa.list_(pa.timestamp("ms")))
+    for ids in (pa.list_(pa.float64()), pa.list_(pa.decimal128(20, 0)), pa.list_(pa.uint64())):
+        table = pa.table({"history": pa.array([[5, 2**40]]).cast(ids), "timestamps": instants})
+        expected = {"history": [5, 2**40], "timestamps": ["2026-01-01T00:00:00", "1969-01-01T00:00:00"]}
+        assert arrow.read_queries(as_stream(table))[0] == [expected]
+
+
 def test_a_map_is_an_object() -> None:
     table = pa.table({"features": pa.array([[(17, 1.0), (3, 0.5)], None], pa.map_(pa.int64(), pa.float64()))})
     assert arrow.read_queries(as_stream(table))[0] == [{"features": {"17": 1.0, "3": 0.5}}, {}]
@@ -120,6 +166,15 @@ def test_a_long_answer_comes_in_pieces(lite: SingleProcessServer, monkeypatch: p
 
 
 LONG = pa.table({"text": ["a" * 1000] * 10})
+DICTIONARY = pa.table({"text": pa.array(["red" * 20, "red" * 20]).dictionary_encode()})
+NAMED = pa.array(np.zeros(10_000, np.int32))
+DICTIONARY_BOMB = pa.table({"text": pa.DictionaryArray.from_arrays(NAMED, pa.array(["a" * 9000]))})
+VIEW = pa.array(["a" * 9000], pa.string_view())
+VIEWS = [None, pa.py_buffer(VIEW.buffers()[1].to_pybytes() * 10_000), VIEW.buffers()[2]]
+VIEW_BOMB = pa.table({"text": pa.Array.from_buffers(pa.string_view(), 10_000, VIEWS)})
+LIST_BOMB = pa.table(
+    {"history": pa.ListViewArray.from_arrays(NAMED, pa.array([9000] * 10_000, pa.int32()), range(9000))}
+)
 NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 0)))})
 
 
@@ -132,13 +187,24 @@ NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 
         (as_stream(LONG)[:-500], "the body must be one stream of Arrow's IPC format, got something else"),
         (as_stream(LONG, compression="zstd"), "the body must hold no compressed buffers, got some"),
         (as_stream(LONG, compression="lz4"), "the body must hold no compressed buffers, got some"),
+        (as_stream(DICTIONARY, compression="zstd"), "the body must hold no compressed buffers, got some"),
+        (as_stream(pa.table({"text": [1]})), "column 'text' must be of type string, got 'int64'"),
         (
-            as_stream(pa.table({"text": pa.array(["a", "a"]).dictionary_encode()})),
-            "the body must hold no dictionaries, got one: cast such columns to their values",
+            as_stream(pa.table({"text": [b"\xff"]})),
+            "column 'text' must hold text in UTF-8, got \"b'\\\\xff'\" in row 0",
         ),
-        (as_stream(pa.table({"text": pa.nulls(3)})), "column 'text' must be of strings, numbers or booleans"),
-        (as_stream(pa.table({"text": pa.array(["a"], pa.string_view())})), "column 'text' must be of strings, numbers"),
-        (as_stream(NO_BYTES), "column 'history' must be of strings, numbers or booleans, of lists of numbers or"),
+        (as_stream(pa.table({"text": pa.nulls(3)})), "queries[0] must have exactly one of text, embedding"),
+        (as_stream(pa.table({"txt": pa.nulls(3)})), "column 'txt' must be of strings, numbers or booleans, of lists"),
+        (as_stream(NO_BYTES), "column 'history' must be of type list of integers or list of strings, got"),
+        (
+            as_stream(pa.table({"history": pa.array([[1.0], [0.5]])})),
+            "column 'history' must hold whole numbers, and of type double up to 2**53, as it rounds larger ones, got "
+            "'0.5' in row 1",
+        ),
+        (as_stream(pa.table({"embedding": [["a"]]})), "column 'embedding' must be of type list of floats or list of"),
+        (as_stream(DICTIONARY_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries and views"),
+        (as_stream(VIEW_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries and views"),
+        (as_stream(LIST_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries and views"),
         (
             as_stream(pa.table([["a"], ["b"]], ["text", "text"])),
             "the body must have each column once, got 'text' twice",
