@@ -112,8 +112,8 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
                 size += values.size_bytes(chunk)
                 if size > MOST_READ_BYTES:
                     raise _unreadable(
-                        f"the body must be of at most {MOST_READ_BYTES} bytes once dictionaries and views are read, got "
-                        "more: split the queries"
+                        f"the body must be of at most {MOST_READ_BYTES} bytes once dictionaries and views are read, "
+                        "got more: split the queries"
                     )
                 found += _listed(kind.read(chunk, field.metadata))
             except values.BadValueError as error:
