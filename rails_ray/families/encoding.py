@@ -5,21 +5,16 @@ many items each file has, never the items. Then tasks of consecutive items read 
 a time, so that no process holds more than a part and a batch.
 """
 
-import hashlib
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.corpus import (
     CorpusScan,
     ItemFiles,
@@ -27,20 +22,18 @@ from rails_ray.data.corpus import (
     ListedItems,
     check_distinct,
     digest_of,
-    item_inputs,
     keys_of_all,
     num_null_of,
 )
 from rails_ray.data.sources import null_notes
-from rails_ray.errors import DamagedError
 from rails_ray.families import config, indexing
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, training_queries, with_data
-from rails_ray.families.items import Fitting, ItemEncoder, NewCodes
+from rails_ray.families.encoding_work import EncodingWork, digest_of_weights
+from rails_ray.families.items import Fitting, NewCodes
 from rails_ray.families.registry import served_family
-from rails_ray.storage import manifest, parquet, parts, runs
+from rails_ray.storage import manifest, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
-from rails_ray.storage.ids import keys_of
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PlannedPart, Task, shards_of
 from rails_ray.storage.tables import FileRows
@@ -128,7 +121,7 @@ class Executor(Protocol):
 
     def write(
         self,
-        work: "EncodingWork",
+        work: EncodingWork,
         num_workers: int,
         use_gpu: bool,
         items_done: Callable[[Shown], tuple[int, int, str]],
@@ -192,7 +185,7 @@ def encode(
     elif use_gpu is None:
         use_gpu = executor.has_gpus(options.num_workers)
 
-    weights_sha256 = _digest_of(found)
+    weights_sha256 = digest_of_weights(found)
     parts.begin(
         store,
         version,
@@ -301,107 +294,3 @@ def _plan(
     planned = parts.plan(parts.even_shards(scanned.num_items, num_shards), part_items)
     missing = [part for part in planned if part.first_row not in written]
     return planned, [[task] for task in parts.tasks_by_position(missing, task_rows)]
-
-
-@dataclass(frozen=True)
-class EncodingWork:
-    """Work of the tasks that read, encode and write.
-
-    config_json: config of the run, with the data to encode.
-    tasks: groups of tasks that follow one another, several only by hash.
-    keeps_texts: whether parts hold the items' texts.
-    allowed: code that the config may name.
-    device: gives the torch device of the process that does a task.
-    counted: a block in which what is counted of a part is shown.
-    """
-
-    storage: str
-    version: str
-    run: str
-    weights_sha256: str
-    config_json: bytes
-    source: ItemSource
-    files: Sequence[FileRows]
-    num_shards: int
-    tasks: Sequence[Sequence[Task]]
-    keeps_texts: bool
-    allowed: AllowedCode = OURS_ALONE
-    device: Callable[[], str] = lambda: "cpu"
-    counted: Callable[[PlannedPart], AbstractContextManager[None]] = lambda part: nullcontext()
-
-    def __call__(self, number: int) -> None:
-        """Write the parts of a group of tasks that have no record yet. One part is written while the next is
-        encoded."""
-        group = self.tasks[number]
-        store = Storage(self.storage)
-        written = parts.rows_written(store, self.version)
-        made_from = (self.storage, self.version, self.run, self.weights_sha256, self.config_json, self.allowed)
-        encode = _encoder(*made_from, self.device())
-        with ThreadPoolExecutor(1) as pool:
-            pending: Future[None] | None = None
-            for planned, items in self._parts(group):
-                if planned.first_row in written:
-                    continue
-                with self.counted(planned):
-                    state = encode(items["item_id"].to_pylist(), _inputs(items))
-                named = items.append_column("text", items["input"]) if self.keeps_texts else items
-                part = parquet.item_part(named, state)
-                if pending is not None:
-                    pending.result()
-                pending = pool.submit(parts.write_part, store, self.version, planned, part)
-            if pending is not None:
-                pending.result()
-
-    def _parts(self, group: Sequence[Task]) -> Iterator[tuple[PlannedPart, pa.Table]]:
-        first, num_rows = group[0], sum(task.num_rows for task in group)
-        blocks = self.source.blocks(self.files, first.first_row, num_rows)
-        if not first.is_by_hash:
-            yield from zip(first.parts, recut(blocks, [part.num_items for part in first.parts]), strict=True)
-            return
-        for task, items in zip(group, recut(blocks, [task.num_rows for task in group]), strict=True):
-            shards = shards_of(keys_of(items["item_id"]), self.num_shards)
-            for part in task.parts:
-                yield part, items.filter(pa.array(shards == part.shard))
-
-
-def recut(blocks: Iterable[pa.Table], sizes: Sequence[int]) -> Iterator[pa.Table]:
-    """The rows of all blocks as tables of these sizes."""
-    held, ahead = list[pa.Table](), iter(blocks)
-    for size in sizes:
-        while sum(block.num_rows for block in held) < size:
-            held.append(next(ahead))
-        joined = pa.concat_tables(held)
-        yield joined.slice(0, size)
-        held = [joined.slice(size)]
-    next(ahead, None)  # the files are compared with their scans once all rows are read
-
-
-def _inputs(items: pa.Table) -> Any:
-    return item_inputs(items) if "input" in items.column_names else None
-
-
-@lru_cache(maxsize=1)
-def _encoder(
-    storage: str, version: str, run: str, weights_sha256: str, config_json: bytes, allowed: AllowedCode, device: str
-) -> ItemEncoder:
-    """The encoder for the items of a version, made once per worker process."""
-    store, folder = Storage(storage), manifest.folder_of(version)
-    weights = _weights(store, run, weights_sha256)
-    return served_family(config.from_json(config_json), allowed).item_encoder(store, folder, weights, device)
-
-
-def _weights(store: Storage, run: str, weights_sha256: str) -> Iterator[tuple[str, bytes]]:
-    """The weights of a run, read when the first is needed.
-
-    Raises:
-        DamagedError: if they changed since encoding began.
-    """
-    found = runs.read(store, run)
-    if _digest_of(found) != weights_sha256:
-        raise DamagedError(f"run {run!r} must stay as it was when encoding began, got other weights: encode it again")
-    yield from runs.weights(store, found)
-
-
-def _digest_of(run: runs.Run) -> str:
-    """A digest of all weights of a run."""
-    return hashlib.sha256(json.dumps(run.weights_sha256).encode()).hexdigest()

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from rails_ray import counting
-from rails_ray.families.encoding import EncodingWork, OnProgress, Shown
+from rails_ray.families.encoding import OnProgress, Shown
+from rails_ray.families.encoding_work import EncodingWork
 from rails_ray.storage.parts import PlannedPart
 
 LOOK_S = 0.2  # between two looks at what is done

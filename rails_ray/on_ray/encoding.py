@@ -11,7 +11,8 @@ import ray
 from rails_ray import counting
 from rails_ray.families import encoding
 from rails_ray.families.config import DataConfig
-from rails_ray.families.encoding import PART_ITEMS, EncodeOptions, EncodingWork, ShardBy, Shown
+from rails_ray.families.encoding import PART_ITEMS, EncodeOptions, ShardBy, Shown
+from rails_ray.families.encoding_work import EncodingWork
 from rails_ray.families.items import NewCodes
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import plain_errors

@@ -16,7 +16,8 @@ from rails_ray import on_ray
 from rails_ray.errors import StorageError
 from rails_ray.families import encoding
 from rails_ray.families.config import DataConfig
-from rails_ray.families.encoding import EncodeOptions, EncodingWork
+from rails_ray.families.encoding import EncodeOptions
+from rails_ray.families.encoding_work import EncodingWork, recut
 from rails_ray.families.in_process import InProcess
 from rails_ray.families.version import Version
 from rails_ray.search.indexes.hnsw import HnswConfig
@@ -189,9 +190,9 @@ def test_items_and_versions_on_s3(root: Path, tmp_path: Path, s3: str) -> None:
 def test_many_rows_are_read_in_batches(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are recut to parts wherever they end."""
     blocks = [pa.table({"a": range(first, first + size)}) for first, size in ((0, 5), (5, 1), (6, 6))]
-    cut = [table["a"].to_pylist() for table in encoding.recut(blocks, [2, 3, 1, 6])]
+    cut = [table["a"].to_pylist() for table in recut(blocks, [2, 3, 1, 6])]
     assert cut == [[0, 1], [2, 3, 4], [5], [6, 7, 8, 9, 10, 11]]
     rest = iter(blocks)
-    assert len(list(encoding.recut(rest, [5]))) == 1
+    assert len(list(recut(rest, [5]))) == 1
     assert next(rest)["a"].to_pylist() == blocks[2]["a"].to_pylist()  # it looked further, where the files are compared
     assert tables.BATCH_ROWS < encoding.PART_ITEMS * encoding.TASK_PARTS
