@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -31,6 +31,7 @@ class InspectData(ExcludesSeen):
         interactions: Likewise of the interactions.
         columns: Columns that are read in place of others, each NAME=COLUMN or TABLE.NAME=COLUMN.
         max_dropped: Share of the rows of a table that may name items, queries or users that are not there.
+        zero_vectors: What becomes of vectors of zeros, which no cosine compares: refuse them, or keep them.
         sample: Texts and vectors to look at, at most. All rows are checked, whatever it is.
         timing: Time a few steps and a few items, to tell what training and encoding will take.
         json: Print JSON alone.
@@ -43,6 +44,7 @@ class InspectData(ExcludesSeen):
     interactions: str | None = None
     columns: tuple[str, ...] = ()
     max_dropped: float = 0.1
+    zero_vectors: Literal["refuse", "keep"] = "refuse"
     sample: int = NUM_SAMPLED
     timing: bool = True
     json: bool = False
@@ -83,6 +85,7 @@ class InspectData(ExcludesSeen):
             interactions=self.interactions,
             columns=self.columns,
             max_dropped=self.max_dropped,
+            zero_vectors=self.zero_vectors,
         )
         if given.folder is None and not given.places:
             raise ValueError("give the folder of a data set, or --items and the places of its other tables, got none")
@@ -292,7 +295,7 @@ def _of_facts(facts: Mapping[str, Any]) -> list[str]:
     for what in ("items", "queries"):
         zeros = facts[what].get("vectors", {}).get("zero_fraction", 0)
         if zeros:
-            found.append(f"{zeros:.2%} of the vectors of {what} are zero, which no cosine tells apart")
+            found.append(f"{zeros:.2%} of the vectors of {what} are zero: items are found last, queries refused")
     if "histories" in facts and facts["histories"]["num_short_users"]:
         short = facts["histories"]["num_short_users"]
         found.append(f"{short:,} users have fewer than 3 interactions: they train, and test nothing")

@@ -340,7 +340,12 @@ def _lines(name: str, report: Report) -> list[tuple[str, Report, float | None]]:
     return [(own_name, own, None) for own_name, own in report.by_name(name)]
 
 
-def data_config(folder: str | None, items: str | None = None, exclude_seen: bool | None = None) -> DataConfig | None:
+def data_config(
+    folder: str | None,
+    items: str | None = None,
+    exclude_seen: bool | None = None,
+    zero_vectors: Literal["refuse", "keep"] = "refuse",
+) -> DataConfig | None:
     """The data that options name; None if they name none."""
-    found = DataConfig(folder=folder, items=items, exclude_seen=exclude_seen)
+    found = DataConfig(folder=folder, items=items, exclude_seen=exclude_seen, zero_vectors=zero_vectors)
     return None if found == DataConfig() else found

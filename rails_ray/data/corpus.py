@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
+from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.storage.ids import ColumnDigest, keys_of
 from rails_ray.storage.rows import Rows, repeated_id
 from rails_ray.storage.tables import FileRows, RowBatch, Table
@@ -33,12 +34,16 @@ class CorpusScan:
     digests: digest of each column, by name.
     keys: a number for each item: its integer id, or a hash of its string.
     num_null: nulls that are read as empty texts, by column.
+    num_zero: items with a vector of zeros.
+    first_zero: id of the first of them; None if there is none.
     """
 
     rows: FileRows
     digests: dict[str, str]
     keys: NDArray[np.integer]
     num_null: Mapping[str, int]
+    num_zero: int = 0
+    first_zero: Any = None
 
 
 @runtime_checkable
@@ -75,12 +80,14 @@ class ItemSource(Protocol):
 class ItemFiles:
     """
     changed: makes item_id, input and title from a batch of the table; a function of a module, as it travels.
+    refuses_zeros: whether an item must not have a vector of zeros.
     """
 
     table: Table
     columns: Columns
     optional: Columns
     changed: Callable[[RowBatch], pa.Table]
+    refuses_zeros: bool = False
 
     @property
     def num_files(self) -> int:
@@ -156,13 +163,16 @@ class Corpus:
 
 
 def _scanned(rows: FileRows, tables: Iterable[pa.Table], num_null: Mapping[str, int]) -> CorpusScan:
-    digests, keys = dict[str, ColumnDigest](), list[NDArray[np.integer]]()
+    digests, keys, zeros = dict[str, ColumnDigest](), list[NDArray[np.integer]](), list[Any]()
     for table in tables:
         for name in table.column_names:
             digests.setdefault(name, ColumnDigest()).add(table[name])
         keys.append(keys_of(table["item_id"]))
+        if "input" in table.column_names and pa.types.is_fixed_size_list(table["input"].type):
+            zeros += table["item_id"].take(pa.array(zero_rows(vectors_in(table["input"])))).to_pylist()
     found = np.concatenate(keys) if keys else np.empty(0, np.int64)
-    return CorpusScan(rows, {name: digest.hexdigest() for name, digest in digests.items()}, found, num_null)
+    named = {name: digest.hexdigest() for name, digest in digests.items()}
+    return CorpusScan(rows, named, found, num_null, len(zeros), next(iter(zeros), None))
 
 
 def keys_of_all(scans: Sequence[CorpusScan]) -> NDArray[np.integer]:
@@ -195,6 +205,19 @@ def check_distinct(source: ItemSource, scans: Sequence[CorpusScan]) -> None:
         second, file, row = source.id_at(files, int(order[place + 1]))
         if first == second:
             raise repeated_id("item_id", second, file, row)
+
+
+def check_zeros(source: ItemSource, scans: Sequence[CorpusScan]) -> int:
+    """The items with a vector of zeros.
+
+    Raises:
+        ValueError: if there is one, and the source refuses that.
+    """
+    num_zero, num_rows = sum(scan.num_zero for scan in scans), sum(scan.rows.num_rows for scan in scans)
+    if getattr(source, "refuses_zeros", False):
+        first = next((scan.first_zero for scan in scans if scan.num_zero), None)
+        check_directions("items", num_zero, num_rows, first)
+    return num_zero
 
 
 def item_inputs(items: pa.Table) -> Texts | DenseRows | NDArray[Any]:

@@ -35,6 +35,7 @@ class Sources:
     columns: columns that are read in place of others, by the name of that column (`item_id`), or of it in one table
         (`queries.text`).
     max_dropped: share of the rows of a table that may name items, queries or users that are not there.
+    refuses_zeros: whether vectors that are compared by their directions must not be zero.
     cache: storage of tables that are Parquet made of other formats; None for a folder of this process.
     notes: a sentence on all that reading left out, or read as something else; reading adds to it.
     """
@@ -45,6 +46,7 @@ class Sources:
     max_dropped: float = MOST_DROPPED
     notes: list[str] = field(default_factory=list, compare=False)
     cache: str | None = None
+    refuses_zeros: bool = True
     _tables: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:

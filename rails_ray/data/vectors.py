@@ -17,6 +17,8 @@ from rails_ray.errors import StorageError
 from rails_ray.storage.tables import RowBatch, Table
 from rails_ray.storage.values import VECTOR, Kind, is_list
 
+KEEP_ZEROS = "--zero-vectors keep (of train: --data.zero-vectors keep)"
+
 
 @dataclass(frozen=True)
 class VectorShape:
@@ -131,6 +133,29 @@ def mapped(blocks: Iterable[NDArray[np.float32]], shape: VectorShape) -> NDArray
                 f"{error.strerror or error}: free some space, or set TMPDIR to another folder"
             ) from None
         return np.memmap(file, dtype=np.float32, mode="r").reshape(-1, *shape.sizes)
+
+
+def zero_rows(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Rows of vectors of zeros, which have no direction; of several vectors each [Q, P, D], one of them suffices."""
+    return np.flatnonzero(~vectors.any(axis=-1).reshape(len(vectors), -1).all(axis=1))
+
+
+def check_directions(what: str, num_zero: int, num_rows: int, first: object, keep: str = KEEP_ZEROS) -> None:
+    """Check that vectors have directions.
+
+    Args:
+        what: names the rows.
+        first: the id of the first row with a vector of zeros.
+        keep: the option that keeps such rows.
+
+    Raises:
+        ValueError: if there is such a row.
+    """
+    if num_zero:
+        raise ValueError(
+            f"vectors of {what} must hold a number other than 0 in float32, as a cosine compares directions, got zeros "
+            f"for {num_zero:,} of {num_rows:,}, the first of them {first!r}: leave them out, or keep them with {keep}"
+        )
 
 
 def as_column(vectors: NDArray[np.float32]) -> pa.FixedSizeListArray:

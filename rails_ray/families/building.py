@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from rails_ray.data.queries import DenseRows
+from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.errors import ConflictError
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
@@ -37,6 +38,7 @@ def build_version(
     vectors: ArrayLike,
     ids: Sequence[Any] | NDArray[Any] | None = None,
     titles: Sequence[Any] | None = None,
+    zero_vectors: Literal["refuse", "keep"] = "refuse",
 ) -> Manifest:
     """Store vectors as a version, and publish it.
 
@@ -44,6 +46,7 @@ def build_version(
         vectors: of the items [X, D], finite; their lengths do not matter.
         ids: integers or strings, all different; by default the numbers of the rows.
         titles: shown with answers.
+        zero_vectors: what becomes of vectors of zeros, as in `DataConfig`.
 
     Raises:
         ConflictError: if there is such a version already.
@@ -51,10 +54,17 @@ def build_version(
     """
     rows = _rows(vectors)
     items = _items(len(rows), ids, titles)
+    zeros = zero_rows(rows)
+    if zero_vectors == "refuse" and len(zeros):
+        first = items["item_id"][int(zeros[0])].as_py()
+        check_directions("items", len(zeros), len(rows), first, "zero_vectors='keep', to find them last")
     if NAME.fullmatch(version) and parts.is_finished(storage, version):
         raise ConflictError(f"version must be a new name in {storage}, got {version!r}: name another, or open that one")
-    parts.begin(storage, version, {"run": RUN, "items": _digest(rows, items)})  # parts of another build are not its own
+    kept: dict[str, str | int | None] = {"zero_vectors": "keep"} if len(zeros) else {}
+    # Parts of another build are not its own.
+    parts.begin(storage, version, {"run": RUN, "items": _digest(rows, items), **kept})
     config = cosine_of(rows.shape[1])
+    config = replace(config, data=replace(config.data, zero_vectors=zero_vectors))
     model = DualEncoderFamily.of(config).model().eval()
     encode = ByModel(model)
     planned = parts.plan([len(rows)], PART_ITEMS)

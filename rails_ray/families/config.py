@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
@@ -43,6 +43,8 @@ class DataConfig:
             item_id=ITEM_ID or queries.text=question; several may be joined by commas.
         max_dropped: share of the rows of a table that may name items, queries or users that are not there: such rows
             are left out and counted; above it the data are refused.
+        zero_vectors: what becomes of vectors of zeros, which no cosine compares: `refuse` the data, or `keep` them, and
+            find such items last. None, of runs from before: kept, with a cosine of 0.
         exclude_seen: whether an answer passes over the items of its query's history: in validation, evaluation, tuning
             and calibration, and in a server for requests that do not say. None: not chosen, so it does.
         num_valid: emoji queries held out for validation; a folder's tables name their own.
@@ -57,6 +59,7 @@ class DataConfig:
     interactions: str | None = None
     columns: tuple[str, ...] = ()
     max_dropped: float = MOST_DROPPED
+    zero_vectors: Literal["refuse", "keep"] | None = "refuse"
     exclude_seen: bool | None = None
     num_valid: int = 2000
     num_test: int = 2000
@@ -72,7 +75,7 @@ class DataConfig:
 
     def over(self, former: "DataConfig") -> "DataConfig":
         """These data in place of former ones: a folder takes the place of all tables, single tables of what they name.
-        A choice about seen items holds until another is made."""
+        A choice about seen items or vectors of zeros holds until another is made."""
         places: dict[str, Any] = self.places
         chosen = former.exclude_seen if self.exclude_seen is None else self.exclude_seen
         return replace(
@@ -80,6 +83,7 @@ class DataConfig:
             exclude_seen=chosen,
             columns=self.columns or former.columns,
             max_dropped=former.max_dropped if self.max_dropped == MOST_DROPPED else self.max_dropped,
+            zero_vectors=former.zero_vectors if self.zero_vectors == "refuse" else self.zero_vectors,
         )
 
     @property
@@ -228,6 +232,7 @@ def _with_former(data: bytes) -> bytes:
     """A stored config, with what has another default now."""
     try:
         stored = json.loads(data)
+        stored["data"].setdefault("zero_vectors", None)
         family = stored["family"]
         below = [family[name] for name in ("encoder", "features") if name in family]
         kinds = [(family["kind"], family), *((part.get("kind", CHUNKS), part) for part in below)]

@@ -92,7 +92,14 @@ def sources_of(data: DataConfig, cache: str | None = None) -> Sources:
     Args:
         cache: storage of tables that are Parquet made of other formats.
     """
-    return Sources(data.folder, data.places, data.renamed, data.max_dropped, cache=cache)
+    return Sources(
+        data.folder,
+        data.places,
+        data.renamed,
+        data.max_dropped,
+        cache=cache,
+        refuses_zeros=data.zero_vectors == "refuse",
+    )
 
 
 def with_data(config: RunConfig, data: DataConfig) -> RunConfig:

@@ -7,7 +7,7 @@ a time, so that no process holds more than a part and a batch.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -21,6 +21,7 @@ from rails_ray.data.corpus import (
     ItemSource,
     ListedItems,
     check_distinct,
+    check_zeros,
     digest_of,
     keys_of_all,
     num_null_of,
@@ -52,12 +53,14 @@ class Scanned:
     digest: sha256 of all items.
     num_in: items of each shard among every `part_items` items [tasks, shards]; None unless shards are by hash.
     num_null: nulls that are read as empty texts, by column.
+    num_zero: items with a vector of zeros.
     """
 
     files: Sequence[FileRows]
     digest: str
     num_in: NDArray[np.int64] | None
     num_null: Mapping[str, int]
+    num_zero: int
 
     @property
     def num_items(self) -> int:
@@ -147,6 +150,7 @@ def encode(
     found = runs.read(store, run, options.min_chunks)
     trained = run_config = config.from_json(found.config)
     newer = run_config.data if options.data is None else options.data.over(run_config.data)
+    newer = replace(newer, zero_vectors=newer.zero_vectors or "refuse")
     run_config = config.checked(served_family(with_data(run_config, newer)).stored_as(**options.stored))
     own = served_family(run_config, allowed)
     own.check_code(has_ranker=True)  # before any work; whether a new item calls the ranker is not known yet
@@ -161,6 +165,11 @@ def encode(
         raise ValueError(
             f"each of the {num_shards} shards by hash must have an item of the {scanned.num_items}, got none for shard "
             f"{int(sizes.argmin())}: take fewer shards, or shard by position"
+        )
+    if scanned.num_zero and not own.stores_directions:
+        raise ValueError(
+            f"codes must stand for directions, got {scanned.num_zero:,} items with a vector of zeros: leave them out, "
+            "or keep vectors beside the codes with --keep-vectors"
         )
     indexing.check(own, scanned.num_items)
     if own.keeps_texts and not corpus.has_texts:
@@ -198,6 +207,7 @@ def encode(
             "part_items": part_items,
             "stored": own.storing,
             "exclude_seen": run_config.data.exclude_seen,
+            **({"zero_vectors": "keep"} if newer.zero_vectors == "keep" else {}),
             **artefact.facts,
         },
     )
@@ -269,13 +279,14 @@ def scan(executor: Executor, source: ItemFiles | ListedItems, part_items: int, n
 
 def _together(source: ItemSource, part_items: int, num_shards: int | None, *scans: CorpusScan) -> Scanned:
     check_distinct(source, scans)
+    num_zero = check_zeros(source, scans)
     num_in = None
     if num_shards is not None:
         shards = shards_of(keys_of_all(scans), num_shards)
         tasks = np.arange(len(shards)) // part_items
         counts = np.bincount(tasks * num_shards + shards, minlength=(int(tasks[-1]) + 1) * num_shards)
         num_in = counts.reshape(-1, num_shards)
-    return Scanned([scan.rows for scan in scans], digest_of(scans), num_in, num_null_of(scans))
+    return Scanned([scan.rows for scan in scans], digest_of(scans), num_in, num_null_of(scans), num_zero)
 
 
 def _plan(

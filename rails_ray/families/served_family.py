@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
@@ -144,6 +146,15 @@ class ServedFamily(ABC):
     def as_scored(self, items: Any, read: Read) -> Any:
         """Stored items as the model's own similarity scores them."""
         return items
+
+    def zero_rows(self, items: Any) -> Int[Tensor, " Z"]:
+        """Rows of stored items that come last in every list, as they have no direction."""
+        return torch.empty(0, dtype=torch.int64)
+
+    @property
+    def stores_directions(self) -> bool:
+        """Return whether stored items tell which of them have no direction."""
+        return True
 
     def model_facts(self, described: Encoded) -> dict[str, int]:
         """Return what every answer says about a version's model, beside how much of the corpus was searched."""

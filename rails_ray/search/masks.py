@@ -11,7 +11,7 @@ over the items that it leaves.
 Axes: B queries, X items, E excluded pairs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -50,10 +50,18 @@ class Exclusions:
     pairs: Int[Tensor, "E 2"]
 
     @classmethod
-    def of(cls, item_rows: Sequence[Sequence[int]]) -> "Exclusions":
-        """From one sequence of item rows per query of the batch; a row may be repeated."""
-        pairs = [(query, row) for query, rows in enumerate(item_rows) for row in dict.fromkeys(rows)]
-        return cls(torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2))
+    def of(cls, item_rows: Sequence[Sequence[int]], of_all: Collection[int] = ()) -> "Exclusions":
+        """From one sequence of item rows per query of the batch, a row of which may be repeated, and distinct rows that
+        are hidden from all of them."""
+        known = frozenset(of_all)
+        pairs = [
+            (query, row) for query, rows in enumerate(item_rows) for row in dict.fromkeys(rows) if row not in known
+        ]
+        of_each = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+        if not known:
+            return cls(of_each)
+        every = torch.cartesian_prod(torch.arange(len(item_rows)), torch.tensor(list(of_all), dtype=torch.int64))
+        return cls(torch.cat([of_each, every]))
 
     def hide(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
         """The contract of `Mask`."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -192,6 +192,7 @@ def build(
     titles: Sequence[Any] | None = None,
     folder: str | None = None,
     version: str = "v1",
+    zero_vectors: Literal["refuse", "keep"] = "refuse",
 ) -> LocalVersion:
     """Make a version of vectors in this process, and open it. Queries are vectors too, and a score is a cosine.
 
@@ -201,6 +202,7 @@ def build(
         titles: shown with answers.
         folder: storage that keeps the version, for `open` and for a server; by default nothing is kept.
         version: its name there.
+        zero_vectors: whether vectors of zeros, which no cosine compares, are refused, or kept and found last.
 
     Raises:
         ConflictError: if the folder has such a version already.
@@ -209,10 +211,10 @@ def build(
     from rails_ray.families.building import build_version  # the recipes, which nothing that is opened needs
 
     if folder is not None:
-        build_version(Storage(folder), version, vectors, ids, titles)
+        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors)
         return open(folder, version)
     with TemporaryDirectory(prefix="rails-ray-") as passing:
-        build_version(Storage(passing), version, vectors, ids, titles)
+        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors)
         return open(passing, version)  # what it holds is in memory
 
 

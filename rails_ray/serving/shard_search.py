@@ -23,6 +23,7 @@ from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions, Mask
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.stopwatch import noted
 
 Value = TypeVar("Value")
@@ -108,6 +109,7 @@ class ShardSearch:
         self.item_ids = self.items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
         self.searcher = version.family.searcher(similarity, state, version.indexes(shard, device))
+        self.zeros: list[int] = version.family.zero_rows(self.items.state).tolist()
         reaching.compile_loops()
         self.device = device
 
@@ -117,12 +119,14 @@ class ShardSearch:
     def search(self, query: AnyQuery, request: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
         excluded = self._rows_of(exclude)
-        spec = request.spec(_mask_of(excluded), self.device)
+        spec = request.spec(self._mask_of(excluded), self.device)
         began = time.perf_counter()
         with noted() as parts:
             found = self.searcher.search(self._here(query), spec, request.method, request.params).on_cpu()
         if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
             found = found.as_cosines()
+        if self.zeros:
+            found = with_zeros_last(found, spec, self.zeros, excluded)
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores > -torch.inf
         rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
@@ -130,7 +134,7 @@ class ShardSearch:
             found=of_corpus(found, self.items.first_row),
             item_ids=_lines(self.item_ids.take(rows), lengths),
             titles=_strings(self.items.titles, rows, lengths),
-            num_searched=spec.num_left(len(query), len(self)).numpy(),
+            num_searched=np.array([len(self) - len(set(own)) for own in excluded], np.int64),
             num_excluded=np.array([len(own) for own in excluded], np.int64),
             texts=_strings(self.items.texts, rows, lengths) if request.for_ranker else None,
             vectors=self._vectors(rows, lengths) if request.with_vectors else None,
@@ -148,7 +152,7 @@ class ShardSearch:
     ) -> NDArray[np.float64]:
         """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
         total: NDArray[np.float64] = self.searcher.log_sum_exp(
-            self._here(query), tempered(self.cutoff_support.logit, factor), _mask_of(self._rows_of(exclude))
+            self._here(query), tempered(self.cutoff_support.logit, factor), self._mask_of(self._rows_of(exclude))
         ).numpy(force=True)
         return total
 
@@ -158,11 +162,12 @@ class ShardSearch:
         rows = found[found >= 0]
         explained = self.searcher.explain(self._here(query), rows.tolist())
         most = 1.0 if self.cutoff_support.has_bounded_scores else float("inf")
+        scores = explained.scores[0].clamp(-most, most).tolist()
         most_of_pair = float("inf") if self.cutoff_support.width is None else most
         return ShardExplanation(
             items=self.item_ids.take(rows),
             titles=_taken(self.items.titles, rows),
-            scores=explained.scores[0].clamp(-most, most).tolist(),
+            scores=[NO_COSINE if row in self.zeros else score for row, score in zip(rows, scores, strict=True)],
             cosines=explained.cosines[0].clamp(-most_of_pair, most_of_pair).tolist(),
             gates=explained.gates[0].tolist(),
         )
@@ -170,17 +175,16 @@ class ShardSearch:
     def _here(self, query: AnyQuery) -> AnyQuery:
         return map_tensors(lambda tensor: tensor.to(self.device), query)
 
+    def _mask_of(self, excluded: Sequence[Sequence[int]]) -> Mask | None:
+        """The mask of excluded rows, and of items without a direction; None if there are none."""
+        return Exclusions.of(excluded, self.zeros) if self.zeros or any(excluded) else None
+
     def _rows_of(self, exclude: Sequence[Sequence[ItemId]]) -> list[list[int]]:
         """The shard's rows of the excluded items that it holds."""
         if not any(exclude):
             return [[] for _ in exclude]
         found = self.item_ids.rows(itertools.chain.from_iterable(exclude)).tolist()
         return [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
-
-
-def _mask_of(excluded: Sequence[Sequence[int]]) -> Mask | None:
-    """The mask of excluded rows; None if there are none."""
-    return Exclusions.of(excluded) if any(excluded) else None
 
 
 def _taken(column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:

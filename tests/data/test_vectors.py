@@ -61,7 +61,7 @@ def test_vectors_of_every_type(num_vectors: int, stored: Any, tmp_path: Path) ->
 
 def test_several_columns_are_the_vectors_of_an_item(tmp_path: Path) -> None:
     folder = write_vector_data(tmp_path / "data")
-    columns = {name: np.full((60, WIDTH), number, np.float32) for number, name in enumerate("abc")}
+    columns = {name: np.full((60, WIDTH), number, np.float32) for number, name in enumerate("abc", start=1)}
     sources = rewritten(
         folder, lambda table: pa.table({"item_id": table["item_id"], **{n: as_column(v) for n, v in columns.items()}})
     )

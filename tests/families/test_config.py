@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rails_ray.families import config, recipes
-from rails_ray.families.config import RunConfig
+from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.dual_encoder.config import (
     CrossDeviceNegatives,
     InBatchNegatives,
@@ -304,3 +304,13 @@ def test_a_config_from_before_seen_items_could_be_chosen(tmp_path: Path) -> None
     assert not chosen.data.excludes_seen
     with pytest.raises(ValueError, match=r"got another data\.exclude_seen: False instead of None"):
         runs.begin(storage, "r", config.to_json(chosen), "digest")
+
+
+def test_a_run_from_before_neither_refuses_vectors_of_zeros_nor_finds_them_last() -> None:
+    stored = json.loads(config.to_json(small_config()))
+    assert stored["data"].pop("zero_vectors") == "refuse"
+    former = config.from_json(json.dumps(stored).encode())
+    assert former.data.zero_vectors is None
+    assert DataConfig(folder="f").over(former.data).zero_vectors is None
+    assert DataConfig(folder="f", zero_vectors="keep").over(former.data).zero_vectors == "keep"
+    assert DataConfig(folder="f").over(DataConfig(zero_vectors="keep")).zero_vectors == "keep"

@@ -43,9 +43,45 @@ def test_ids_and_titles_are_as_given() -> None:
     assert (numbered.items, numbered.titles) == ([27], ["item-17"])
 
 
-def test_a_vector_of_zeros_scores_nothing() -> None:
-    [found] = local.build([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]).search([[2.0, 0.0]], k=3).results
-    assert (found.items, found.scores) == ([1, 0, 2], [1, 0, -1])
+def test_vectors_of_zeros_are_refused_by_their_number() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"^vectors of items must hold a number other than 0 in float32, as a cosine compares directions, got "
+        r"zeros for 2 of 4, the first of them 'b': leave them out, or keep them with zero_vectors='keep', to find "
+        r"them last$",
+    ):
+        local.build([[1.0, 0.0], [0.0, -0.0], [1.0, 1.0], [1e-60, 0.0]], ["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize("method", ["brute_force", "two_pass", "per_embedding", "average", "combined", "ann"])
+def test_vectors_of_zeros_that_are_kept_come_last(method: str) -> None:
+    """Even behind the opposite of the query; numbers below the normal ones of float32 are directions."""
+    opened = local.build([[0, 0], [1, 0], [-1, 0], [-0.0, 0], [1e-40, 1e-41]], list("abcde"), zero_vectors="keep")
+    [found] = opened.search([[2.0, 0.0]], k=5, method=method).results
+    assert found.items == ["b", "e", "c", "a", "d"]
+    assert found.scores[:3] == pytest.approx([1, 10 / 101**0.5, -1], abs=1e-5)
+    assert found.scores[3] == found.scores[4] < -1
+    assert found.certificate.is_exact
+    [fewer] = opened.search([{"embedding": [2.0, 0.0], "exclude": ["a", "c"]}], k=3, method=method).results
+    assert (fewer.items, fewer.num_searched) == (["b", "e", "d"], 3)
+    [explained] = opened.explain([2.0, 0.0], ["d"]).items
+    assert explained.score == found.scores[4]
+
+
+@pytest.mark.parametrize("cutoff", [{"score": -1.0}, {"score": 0.5}])
+def test_no_score_reaches_a_vector_of_zeros(cutoff: dict[str, float]) -> None:
+    opened = local.build([[0, 0], [1, 0], [-1, 0]], zero_vectors="keep")
+    [found] = opened.search([[2.0, 0.0]], cutoff=cutoff).results
+    assert found.items == [1, 2][: len(found.items)]
+    assert not found.is_truncated
+    assert found.certificate.is_exact
+
+
+def test_a_build_that_keeps_zeros_keeps_them_in_storage(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    kept = local.build([[0, 0], [1, 0]], folder=folder, zero_vectors="keep").search([[-1.0, 0.0]], k=2)
+    assert local.open(folder).search([[-1.0, 0.0]], k=2).results == kept.results
+    assert kept.results[0].items == [1, 0]
 
 
 def test_nothing_is_kept_unless_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

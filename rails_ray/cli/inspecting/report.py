@@ -11,7 +11,7 @@ from rails_ray.cli.inspecting.readings import Reading, readings
 from rails_ray.cli.inspecting.tables import Survey
 from rails_ray.cli.inspecting.verdicts import Verdict, is_for_packaged, verdict
 from rails_ray.data.dataset import DataSet
-from rails_ray.data.forms.numbers import mapped_vectors
+from rails_ray.data.forms.numbers import check_compared, mapped_vectors
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import NAMES, Sources
 from rails_ray.errors import NotFoundError
@@ -130,7 +130,9 @@ def _items_alone(sources: Sources, reading: Reading) -> DataSet:
     read = reading.form.read(sources, ())
     if not reading.item_columns:
         return read
-    return replace(read, item_inputs=DenseRows(mapped_vectors(sources.open("items"), reading.item_columns)))
+    vectors = DenseRows(mapped_vectors(sources.open("items"), reading.item_columns))
+    check_compared(sources, "items", read.item_ids.column, vectors)
+    return replace(read, item_inputs=vectors)
 
 
 def _first_lack(sources: Sources, nearest: Reading) -> str:

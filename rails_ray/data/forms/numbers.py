@@ -28,7 +28,17 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, DenseRows, Queries, SparseRows
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
-from rails_ray.data.vectors import VectorShape, as_column, check_numbers, finite, mapped, row_of, vectors_of
+from rails_ray.data.vectors import (
+    VectorShape,
+    as_column,
+    check_directions,
+    check_numbers,
+    finite,
+    mapped,
+    row_of,
+    vectors_of,
+    zero_rows,
+)
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import Rows, check_distinct
 from rails_ray.storage.tables import RowBatch, Table
@@ -59,16 +69,36 @@ def read(sources: Sources, vector_columns: Sequence[str] = (), needed: Collectio
         none = np.empty((0, *shape), dtype=np.float32)
         return DataSet(item_ids, DenseRows(none), no_queries(DenseRows(none.reshape(0, shape[-1]))), titles=titles)
     inputs = DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else np.arange(len(items))
-    return DataSet(item_ids, inputs, _asked(sources, items, needed), titles=titles)
+    are_compared = bool(vector_columns)  # by their cosines; chunks of SOLAR read vectors of queries as they are
+    if isinstance(inputs, DenseRows):
+        check_compared(sources, "items", items["item_id"], inputs)
+    return DataSet(item_ids, inputs, _asked(sources, items, needed, are_compared), titles=titles)
 
 
-def _asked(sources: Sources, items: Rows, needed: Collection[str]) -> dict[str, Queries]:
+def check_compared(sources: Sources, name: str, ids: pa.ChunkedArray, vectors: DenseRows) -> None:
+    """Check vectors that are compared by their cosines.
+
+    Args:
+        name: of their table.
+
+    Raises:
+        ValueError: if one is zero, and the sources refuse that.
+    """
+    if sources.refuses_zeros:
+        zeros = zero_rows(vectors.values)
+        first = ids[int(zeros[0])].as_py() if len(zeros) else None
+        check_directions(name, len(zeros), len(ids), first)
+
+
+def _asked(sources: Sources, items: Rows, needed: Collection[str], are_compared: bool) -> dict[str, Queries]:
     table = sources.open("queries")
     queries = table.read({"query_id": ID, "split": TEXT})
     forms = [name for name in QUERY_COLUMNS if name in table]
     inputs: DenseRows | SparseRows
     if forms == ["vector"]:
         inputs = DenseRows(mapped_vectors(table, ["vector"], NUMBERS))
+        if are_compared:
+            check_compared(sources, "queries", queries["query_id"], inputs)
     elif forms == ["feature_indices", "feature_values"]:
         inputs = _sparse_rows(table)
     else:
@@ -110,7 +140,8 @@ def item_files(sources: Sources, vector_columns: Sequence[str]) -> ItemFiles:
     table = sources.open("items")
     shapes = tuple(_shapes(table, vector_columns))
     columns = {"item_id": ID, **dict.fromkeys(vector_columns, VECTOR)}
-    return ItemFiles(table, columns, {"title": FILLED_TEXT, "text": FILLED_TEXT}, partial(_item, shapes=shapes))
+    made = partial(_item, shapes=shapes)
+    return ItemFiles(table, columns, {"title": FILLED_TEXT, "text": FILLED_TEXT}, made, sources.refuses_zeros)
 
 
 def mapped_vectors(table: Table, columns: Sequence[str], kind: Kind = VECTOR) -> NDArray[np.float32]:

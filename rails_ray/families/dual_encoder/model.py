@@ -1,6 +1,7 @@
 """The dual encoder: two towers, their components and the similarity that compares them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,12 @@ from rails_ray.modules.similarities.states import ItemState, QueryState
 
 
 class DualEncoder(nn.Module):
-    """Encodes queries and items, and scores queries against items."""
+    """Encodes queries and items, and scores queries against items.
+
+    Args:
+        finds_zeros_last: whether items whose vectors are all zeros come last in every list. All their components are
+            zeros then, whatever a projection makes of them.
+    """
 
     def __init__(
         self,
@@ -22,12 +28,15 @@ class DualEncoder(nn.Module):
         query_components: QueryComponents | GivenQueries,
         item_components: ItemComponents | GivenItems,
         similarity: nn.Module,
+        *,
+        finds_zeros_last: bool = False,
     ) -> None:
         super().__init__()
         self.encoder: Any = encoder  # an `Encoder` that is also a module, which no type can say
         self.query_components = query_components
         self.item_components = item_components
         self.similarity: Any = similarity  # a `Similarity`, likewise
+        self.finds_zeros_last = finds_zeros_last and encoder.form == "vector"
 
     @property
     def form(self) -> str:
@@ -95,8 +104,13 @@ class DualEncoder(nn.Module):
         Args:
             precision: as in `encode_queries`.
         """
-        state: ItemState = self.item_components(self._representations(self.encoder.items, features, precision))
-        return state
+        representations = self._representations(self.encoder.items, features, precision)
+        state: ItemState = self.item_components(representations)
+        if not self.finds_zeros_last:
+            return state
+        is_item = representations.any(dim=1, keepdim=True)
+        average = None if state.average is None else state.average * is_item
+        return replace(state, components=state.components * is_item[:, :, None], average=average)
 
     def _representations(
         self, encode: Callable[[Any], Tensor], features: Any, precision: torch.dtype

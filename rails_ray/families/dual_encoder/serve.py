@@ -108,6 +108,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
                 self._query_components(encoded_by),
                 self._item_components(encoded_by),
                 compared_by,
+                finds_zeros_last=self.config.data.zero_vectors == "keep",
             )
             _start(built, self.own.encoder.is_frozen)
         # A loss that does not read tau_q leaves its head without a gradient, which data-parallel training refuses.

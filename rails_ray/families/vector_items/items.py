@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from rails_ray.data.corpus import ItemSource
@@ -38,6 +39,7 @@ from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.methods.quantized import ByQuantized
 from rails_ray.search.searcher import ByComponents
+from rails_ray.search.zeros import zero_rows
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
@@ -227,6 +229,15 @@ class VectorItems(ABC):
         if num_item_components == 1 or self.own.index_of == "average":
             return [AVERAGE, *beside]
         return [*([] if self.own.index_of == "components" else [AVERAGE]), *of_components, *beside]
+
+    def zero_rows(self, items: Any) -> Int[Tensor, " Z"]:
+        if self.config.data.zero_vectors != "keep" or items.components is None:
+            return torch.empty(0, dtype=torch.int64)
+        return zero_rows(items.components)
+
+    @property
+    def stores_directions(self) -> bool:
+        return not isinstance(self.own.items, PqItems) or self.own.items.has_vectors
 
     def indexed(self, items: Any, name: str) -> Tensor:
         if isinstance(items, QuantizedItems):

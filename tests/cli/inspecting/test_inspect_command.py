@@ -109,10 +109,18 @@ def test_what_training_does_not_refuse_is_remarked(tmp_path: Path, capsys: pytes
     assert "1 of 77 queries have no relevant item and are left out" in text
 
 
-def test_vectors_that_are_zero_are_remarked(tmp_path: Path) -> None:
+def test_vectors_that_are_zero_are_refused_or_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_vector_data(tmp_path / "data")
     change(folder, "items", setting("vector", 3, [0.0] * 7))
-    assert "1.67% of the vectors of items are zero, which no cosine tells apart" in remarks(looked(folder))
+    assert main(["inspect", str(folder), "--no-timing"]) == 1
+    got = "got zeros for 1 of 60, the first of them 'item-3'"
+    assert got in capsys.readouterr().out
+    assert main(["inspect", str(folder), "--no-timing", "--zero-vectors", "keep"]) == 0
+    assert "1.67% of the vectors of items are zero: items are found last, queries refused" in capsys.readouterr().out
+    for table in ("queries", "relevance"):
+        (folder / f"{table}.parquet").unlink()
+    [problem] = looked(folder)["problems"]
+    assert got in problem
 
 
 def test_users_that_test_nothing_and_items_that_answer_nothing_are_remarked(tmp_path: Path) -> None:

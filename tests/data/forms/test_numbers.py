@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rails_ray.data.corpus import check_zeros
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms import numbers
 from rails_ray.data.queries import SPLITS, DenseRows, SparseRows
@@ -317,3 +319,48 @@ def test_real_features(name: str, width: int, num_items: int, sizes: dict[str, i
     assert {split: len(data.queries[split]) for split in SPLITS} == sizes
     assert {data.queries[split].inputs.width for split in SPLITS} == {width}
     assert data.titles[0].startswith("TAG_")
+
+
+KEEP = r"leave them out, or keep them with --zero-vectors keep \(of train: --data\.zero-vectors keep\)$"
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Path:
+    """Vectors of items too: two items of zeros, and two queries of them."""
+    folder = write(tmp_path / "compared", DENSE)
+    vectors = [[0.0, -0.0] if row in (4, 9) else [1e-40 * row, 1.0 * row + 1] for row in range(NUM_ITEMS)]
+    rewrite(folder, "items", lambda table: table.append_column("vector", pa.array(vectors, pa.list_(pa.float64(), 2))))
+    return folder
+
+
+def test_items_of_zeros_have_no_direction(compared: Path) -> None:
+    sources = Sources(str(compared))
+    message = (
+        rf"^vectors of items must hold a number other than 0 in float32, .* for 2 of 12, .*first.* 'item-4': {KEEP}"
+    )
+    with pytest.raises(ValueError, match=message):
+        numbers.read(sources, ["vector"])
+    source = numbers.corpus(sources, {}, ["vector"]).items
+    with pytest.raises(ValueError, match=message):
+        check_zeros(source, [source.scan(0)])
+    kept = replace(sources, refuses_zeros=False)
+    assert len(numbers.read(kept, ["vector"]).item_ids) == NUM_ITEMS
+    source = numbers.corpus(kept, {}, ["vector"]).items
+    assert check_zeros(source, [source.scan(0)]) == 2
+
+
+def test_of_several_vectors_each_must_have_a_direction(compared: Path) -> None:
+    other = pa.array([[0.0, 0.0]] + [[1.0, 1.0]] * (NUM_ITEMS - 1))
+    rewrite(compared, "items", lambda table: table.append_column("other", other))
+    with pytest.raises(ValueError, match="got zeros for 3 of 12, the first of them 'item-0'"):
+        numbers.read(Sources(str(compared)), ["vector", "other"])
+
+
+def test_queries_of_zeros_are_refused_where_a_cosine_compares_them(compared: Path) -> None:
+    vectors = pa.array([[0.0] * 2 if query == 5 else [1.0, 2.0] for query in range(NUM_QUERIES)])
+    rewrite(compared, "queries", with_column("vector", vectors))
+    rewrite(compared, "items", with_column("vector", pa.array([[1.0, 1.0]] * NUM_ITEMS)))
+    with pytest.raises(ValueError, match=rf"^vectors of queries must .* for 1 of 40, the first of them 5: {KEEP}"):
+        numbers.read(Sources(str(compared)), ["vector"])
+    assert len(numbers.read(replace(Sources(str(compared)), refuses_zeros=False), ["vector"]).queries["train"])
+    assert len(read(compared).queries["train"])  # SOLAR's chunks read numbers as they are
