@@ -40,7 +40,7 @@ class VectorShape:
             ValueError: if the first row is no vector.
         """
         first = next(table.batches({column: kind}))
-        row = first[column][0].as_py()
+        row = next((row.as_py() for row in first[column] if row.is_valid), [])
         is_several = bool(row) and isinstance(row[0], list)
         sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)
         if not all(sizes):
