@@ -151,9 +151,10 @@ def _facts(facts: Mapping[str, Any], title: str) -> Table:
         table.add_row(*line)
     if "histories" in facts:
         own = facts["histories"]
-        table.add_row("histories", f"{own['interactions']:,} interactions of {own['users']:,} users")
+        who = _who(own)
+        table.add_row("histories", f"{own['interactions']:,} interactions of {own['users']:,} {who}s")
         table.add_row("their lengths", _quantiles(own["lengths"]))
-        table.add_row("density", f"{own['density']:.2%} of all pairs of a user and an item")
+        table.add_row("density", f"{own['density']:.2%} of all pairs of a {who} and an item")
     else:
         table.add_row("relevance", f"{relevance['pairs']:,} pairs of a query and an item")
         table.add_row("items of a query", _quantiles(relevance["items_per_query"]))
@@ -161,6 +162,11 @@ def _facts(facts: Mapping[str, Any], title: str) -> Table:
     named = relevance["test_pairs_named_in_training_fraction"]
     table.add_row("known items", f"{named:.1%} of the test pairs ask for an item that a training query names")
     return table
+
+
+def _who(histories: Mapping[str, Any]) -> str:
+    """Name what has a history, by the column that is read."""
+    return "session" if "session" in histories["column"].casefold() else "user"
 
 
 def _inputs(facts: Mapping[str, Any], what: str) -> list[tuple[str, str]]:
@@ -297,6 +303,6 @@ def _of_facts(facts: Mapping[str, Any]) -> list[str]:
         if zeros:
             found.append(f"{zeros:.2%} of the vectors of {what} are zero: items are found last, queries refused")
     if "histories" in facts and facts["histories"]["num_short_users"]:
-        short = facts["histories"]["num_short_users"]
-        found.append(f"{short:,} users have fewer than 3 interactions: they train, and test nothing")
+        short, who = facts["histories"]["num_short_users"], _who(facts["histories"])
+        found.append(f"{short:,} {who}s have fewer than 3 interactions: they train, and test nothing")
     return found

@@ -1,6 +1,6 @@
 """Where the tables of a data set are: in one folder, or each in a place of its own; and what is left out of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,8 +22,11 @@ COLUMNS = (  # that can be read from a column of another name
     *("position", "timestamp", "scores"),
 )
 TEXTS = ("text", "title", "split")
+OF_USERS = ("interactions", "users")  # tables with a column user_id
 MOST_DROPPED = 0.1  # rows of a table that may name what is not there, unless the caller says another share
 SHOWN = 3  # names of files in a sentence
+SHOWN_COLUMNS = 10
+SESSION = "session_id"  # in place of user_id
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Sources:
     cache: str | None = None
     refuses_zeros: bool = True
     _tables: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
+    _used: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         return str(Storage(self.folder)) if self.folder is not None else next(iter(self.places.values()), "nothing")
@@ -60,8 +64,29 @@ class Sources:
             ValueError: if there are two.
         """
         if name not in self._tables:
-            self._tables[name] = replace(self._find(name), renamed=self._renamed(name))
+            table, renamed = self._find(name), self._renamed(name)
+            if name in OF_USERS and "user_id" not in renamed:
+                renamed |= self._sessions(name, table)
+            self._tables[name] = replace(table, renamed=renamed) if renamed else table
         return self._tables[name]
+
+    def _sessions(self, name: str, table: Table) -> dict[str, str]:
+        """The column of sessions, if a table has it in place of users.
+
+        Raises:
+            ValueError: if it has both.
+        """
+        columns = dict.fromkeys(column for footer in table.readable[0] for column in footer.columns)
+        found = {alike: column for column in columns if (alike := column.casefold()) in ("user_id", SESSION)}
+        if len(found) > 1:
+            raise ValueError(
+                f"{table.name} must have either a column 'user_id' or a column {SESSION!r}, got both: choose one with "
+                f"--data.columns user_id={found[SESSION]} or --data.columns user_id={found['user_id']}"
+            )
+        if SESSION not in found:
+            return {}
+        self.note(f"{name}: column {found[SESSION]!r} is read as user_id, so that a user is a session")
+        return {"user_id": found[SESSION]}
 
     def _find(self, name: str) -> Table:
         if name in self.places:
@@ -126,14 +151,18 @@ class Sources:
             return False
         return True
 
-    def open(self, name: str) -> Table:
+    def open(self, name: str, columns: Iterable[str] = ()) -> Table:
         """The table of a name, with a note on the files that are no part of it.
+
+        Args:
+            columns: those that are going to be read; `note_unused` names the others.
 
         Raises:
             NotFoundError: if there is none.
             ValueError: if there are two, or a file is not Parquet.
         """
         table = self.table(name)
+        self._used.setdefault(name, set()).update(columns)
         if table.left_out:
             self.note(
                 f"{name}: {len(table.left_out):,} other file{'s' * (len(table.left_out) > 1)} left out "
@@ -146,7 +175,7 @@ class Sources:
 
     def read(self, name: str, columns: Columns, optional: Columns | None = None, **how: Any) -> Rows:
         """All rows of a table, with a note on what was left out. Raises what `open` and `Table.read` do."""
-        rows = self.open(name).read(columns, optional, **how)
+        rows = self.open(name, {**columns, **(optional or {})}).read(columns, optional, **how)
         for note in null_notes(name, rows.num_null, len(rows)):
             self.note(note)
         return rows
@@ -161,6 +190,17 @@ class Sources:
             if opened and not any(column in footer.columns for table in opened for footer in table.footers):
                 there = ", ".join(dict.fromkeys(own for table in opened for own in table.column_names))
                 raise ValueError(f"--data.columns {name}={column} must name a column of the data, got {there}")
+
+    def note_unused(self) -> None:
+        """Take down the columns of each table that nothing has read."""
+        for name, used in self._used.items():
+            table = self.table(name)
+            read = {table.column_in(footer, column) for footer in table.footers for column in used}
+            unused = [column for column in table.column_names if column not in read]
+            if used and unused:
+                more = f" and {len(unused) - SHOWN_COLUMNS:,} more" * (len(unused) > SHOWN_COLUMNS)
+                is_one = len(unused) == 1
+                self.note(f"{name}: {', '.join(unused[:SHOWN_COLUMNS])}{more} {'is' if is_one else 'are'} not stored")
 
     def note(self, sentence: str) -> None:
         """Take down what was left out, once."""

@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +42,8 @@ class VectorShape:
         Raises:
             ValueError: if the first row is no vector.
         """
-        first = next(table.batches({column: kind}, batch_rows=1))
-        row = first[column][0].as_py()
+        first = next(table.batches({column: kind}, batch_rows=64))
+        row: list[Any] = next((row.as_py() for row in first[column] if row.is_valid), [])
         is_several = bool(row) and isinstance(row[0], list)
         sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)
         if not all(sizes):

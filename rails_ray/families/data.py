@@ -31,6 +31,7 @@ def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | Non
         needed = SPLITS if own.trains else ()
     read = own.form.read(found, needed).choosing(config.data.exclude_seen)
     found.check_columns()
+    found.note_unused()
     return replace(read, notes=tuple(found.notes))
 
 
@@ -52,6 +53,7 @@ def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
     own, found = training_family(with_data(config, config.data)), sources(config, storage)
     corpus = own.form.corpus(found)
     found.check_columns()
+    found.note_unused()
     corpus = replace(corpus, notes=tuple(found.notes))
     if own.has_a_row_for_each_item:
         own.with_items(ItemIds(corpus.items.read()["item_id"]))

@@ -97,7 +97,7 @@ def check_distinct(rows: Rows, column: str) -> None:
     """Raises:
     ValueError: if an id occurs in two rows.
     """
-    counts = pc.value_counts(rows[column])
+    counts = pc.value_counts(rows[column].drop_null())
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
         value = repeated[0]["values"]

@@ -131,6 +131,25 @@ class Table:
             found.append(footer)
         return tuple(found)
 
+    def only(self, numbers: Sequence[int]) -> "Table":
+        """The table of some of its files."""
+        shown = tuple(self.shown[number] for number in numbers) if self.shown else ()
+        return replace(self, paths=tuple(self.paths[number] for number in numbers), shown=shown)
+
+    @cached_property
+    def readable(self) -> tuple[tuple[Footer, ...], tuple[str, ...]]:
+        """The footers of the files that are Parquet, and a sentence on each file that is not."""
+        try:
+            return self.footers, ()
+        except ValueError:
+            found, wrong = list[Footer](), list[str]()
+        for number in range(len(self.paths)):
+            try:
+                found.append(self.footer(number))
+            except ValueError as error:
+                wrong.append(str(error))
+        return tuple(found), tuple(wrong)
+
     def footer(self, number: int) -> Footer:
         """The columns of a file, as its end says them. Raises what `footers` does."""
         storage, path = Storage(self.root), self.paths[number]

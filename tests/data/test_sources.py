@@ -7,10 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rails_ray.data.forms import FORMS
+from rails_ray.data.forms import FORMS, vectors_of_items
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from rails_ray.families.config import DataConfig
+from rails_ray.families.bm25.config import Bm25Config
+from rails_ray.families.config import DataConfig, RunConfig
+from rails_ray.families.data import read_corpus, read_data
+from rails_ray.storage.filesystem import Storage
 
 ITEMS = {"item_id": [f"i{number}" for number in range(20)], "text": [f"thing {number}" for number in range(20)]}
 SPLITS = ["train", "train", "validation", "test"] * 5
@@ -95,6 +98,80 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
         ValueError, match=r"--data\.columns title=heading must name a column of the data, got Item_ID, b"
     ):
         wrong.check_columns()
+
+
+INTERACTIONS = {"item_id": ["a", "b", "c"] * 4, "timestamp": list(range(1_700_000_000, 1_700_000_012))}
+WHO = [number // 4 for number in range(12)]
+
+
+@pytest.mark.parametrize("column", ["session_id", "Session_ID"])
+def test_sessions_are_read_as_users_are(column: str, tmp_path: Path) -> None:
+    shelf = {"item_id": ["a", "b", "c"]}
+    expected = FORMS["history"].read(write(tmp_path, items=shelf, interactions={"user_id": WHO, **INTERACTIONS}))
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    sources = write(folder, items=shelf, interactions={column: WHO, **INTERACTIONS}, users={column: [2, 1, 0]})
+    read = FORMS["history"].read(sources)
+    assert list(read.user_ids) == [2, 1, 0]
+    (folder / "users.parquet").unlink()
+    assert FORMS["history"].read(Sources(str(folder))).digest() == expected.digest()
+    assert sources.notes == [
+        f"{name}: column {column!r} is read as user_id, so that a user is a session"
+        for name in ("interactions", "users")
+    ]
+
+
+def test_users_and_sessions_are_refused_unless_one_is_chosen(tmp_path: Path) -> None:
+    both = {"user_id": [7] * 12, "session_id": WHO, **INTERACTIONS}
+    sources = write(tmp_path, items={"item_id": ["a", "b", "c"]}, interactions=both)
+    with pytest.raises(
+        ValueError, match=r"must have either a column 'user_id' or a column 'session_id', got both"
+    ) as e:
+        FORMS["history"].read(sources)
+    assert str(e.value).startswith(f"{tmp_path}/interactions.parquet must")
+    assert "choose one with --data.columns user_id=session_id or --data.columns user_id=user_id" in str(e.value)
+    for column, num_users in (("user_id", 1), ("session_id", 3)):
+        chosen = Sources(str(tmp_path), columns={"interactions.user_id": column})
+        assert len(FORMS["history"].read(chosen).user_ids) == num_users
+        chosen.note_unused()
+        [other] = {"user_id", "session_id"} - {column}
+        assert chosen.notes == [f"interactions: {other} is not stored"]
+
+
+def test_columns_that_are_not_used_are_named_once_for_each_table(tmp_path: Path) -> None:
+    sources = write(
+        tmp_path,
+        items={**ITEMS, "brand": ["b"] * 20, "price": [0.5] * 20},
+        queries={**QUERIES, "lang": ["de"] * 20},
+        relevance=RELEVANCE,
+    )
+    for read in (FORMS["text"].read, FORMS["text"].corpus):
+        read(sources)
+        sources.note_unused()
+    assert sources.notes == ["items: brand, price are not stored", "queries: lang is not stored"]
+    config = RunConfig(name="words", data=DataConfig(folder=str(tmp_path)), family=Bm25Config())
+    assert read_data(config, Storage(str(tmp_path / "storage"))).notes == tuple(sources.notes)
+    assert read_corpus(config, Storage(str(tmp_path / "storage"))).notes == tuple(sources.notes[:1])
+    many = {**ITEMS, **{f"column-{number}": [0] * 20 for number in range(12)}}
+    wide = write(tmp_path, items=many)
+    FORMS["text"].corpus(wide)
+    wide.note_unused()
+    assert wide.notes[0].endswith("column-8, column-9 and 2 more are not stored")
+
+
+def test_vectors_that_are_read_are_used(tmp_path: Path) -> None:
+    items = {"ITEM_ID": ["a", "b", "c"], "front": [[0.5, 1.0]] * 3, "back": [[1.0, 0.5]] * 3}
+    queries = {"query_id": [1, 2, 3], "vector": [[1.0, 1.0]] * 3, "split": ["train", "valid", "test"]}
+    sources = write(tmp_path, items=items, queries=queries, relevance={"query_id": [1, 2, 3], "item_id": ["a"] * 3})
+    form = vectors_of_items(("front",), ())
+    form.read(sources)
+    sources.note_unused()
+    assert sources.notes == ["items: back is not stored"]
+    (tmp_path / "queries.parquet").unlink()
+    alone = Sources(str(tmp_path))
+    form.read(alone, ())
+    alone.note_unused()
+    assert alone.notes == ["items: back is not stored"]
 
 
 @pytest.mark.parametrize("pair", ["item_id", "id=KEY", "shelf.text=body", "text="])

@@ -28,8 +28,12 @@ def quantiles(numbers: NDArray[Any]) -> dict[str, float]:
     return {name: float(np.quantile(numbers, share)) for name, share in QUANTILES.items()}
 
 
-def of(read: DataSet, num_sampled: int) -> Facts:
-    """Facts of a data set. Sections that do not apply are left out."""
+def of(read: DataSet, num_sampled: int, sources: Sources) -> Facts:
+    """Facts of a data set. Sections that do not apply are left out.
+
+    Args:
+        sources: where it was read from.
+    """
     train, test = read.queries["train"], read.queries["test"]
     found: Facts = {"items": {"num": len(read.item_ids), **_inputs(read.item_inputs, num_sampled)}}
     if not len(train):  # items alone, which an index can be made of
@@ -43,7 +47,8 @@ def of(read: DataSet, num_sampled: int) -> Facts:
         found["queries"]["test_text_in_training_fraction"] = float(known.mean())
     histories = getattr(read, "histories", None)  # only the data of histories have them
     if isinstance(histories, ItemLists):
-        found["histories"] = of_histories(histories, len(read.item_ids))
+        column = sources.table("interactions").renamed.get("user_id", "user_id")
+        found["histories"] = {"column": column, **of_histories(histories, len(read.item_ids))}
     found["relevance"] = of_relevance(read)
     return found
 

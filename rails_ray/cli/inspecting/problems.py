@@ -5,25 +5,24 @@ makes, so that each problem has its sentence: the first of its kind in a file's 
 training refuses; others are read once.
 """
 
-import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rails_ray.cli.inspecting.readings import INSTEAD, OPTIONAL, USERS, Reading
 from rails_ray.cli.inspecting.tables import Survey
-from rails_ray.data.forms import FORMS
+from rails_ray.data.forms.history import times_of
+from rails_ray.data.forms.numbers import check_one_form, features_of
+from rails_ray.data.queries import SPLITS
+from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import VectorShape, vectors_of
-from rails_ray.errors import NotFoundError
 from rails_ray.storage.rows import check_distinct
-from rails_ray.storage.tables import Table
-from rails_ray.storage.values import ID, REFERENCE, Columns, Kind
+from rails_ray.storage.tables import RowBatch, Table
+from rails_ray.storage.values import REFERENCE, TEXT, TIME, Columns, Kind
 
 DISTINCT = {"items": "item_id", "queries": "query_id", "users": "user_id"}
 KNOWN = (  # the ids of one table that another must have
@@ -32,55 +31,70 @@ KNOWN = (  # the ids of one table that another must have
     ("interactions", "item_id", "items"),
     ("interactions", "user_id", "users"),
 )
+FEATURES = ("feature_indices", "feature_values")
+MOST_WRONG = 1_000  # wrong rows of a batch that are looked at: our choice; a kind that comes later is left out
 
 
 @dataclass
 class Found:
     """
-    sentences: what is wrong, each once.
-    broken: the (table, column) that are no good, so that nothing is concluded from them.
+    sentences: what is wrong, by what must hold.
+    broken: the (table, column, number of the file) that cannot be read.
     """
 
-    sentences: list[str] = field(default_factory=list)
-    broken: set[tuple[str, str]] = field(default_factory=set)
+    sentences: dict[str, str] = field(default_factory=dict)
+    broken: set[tuple[str, str, int]] = field(default_factory=set)
+
+    def note(self, sentence: str) -> None:
+        """Take down what is wrong, if nothing breaks that rule in that column of that file yet."""
+        self.sentences.setdefault(sentence.partition(", got")[0], sentence)
 
     @contextmanager
-    def noting(self, table: str, *columns: str) -> Iterator[None]:
-        """Take down what is wrong with some columns of a table."""
+    def noting(self, *broken: tuple[str, str, int]) -> Iterator[None]:
+        """Take down what is wrong with some columns."""
         try:
             yield
         except ValueError as error:
-            self.broken |= {(table, column) for column in columns}
-            if str(error) not in self.sentences:
-                self.sentences.append(str(error))
+            self.broken |= set(broken)
+            self.note(str(error))
 
-    def are_good(self, *columns: tuple[str, str]) -> bool:
-        return not self.broken & set(columns)
+    def is_whole(self, name: str, column: str) -> bool:
+        """Return whether a column can be read of every file."""
+        return not any(broken[:2] == (name, column) for broken in self.broken)
+
+    def readable(self, name: str, table: Survey, *columns: str) -> Table | None:
+        """The files of which these columns can be read; None if there are none."""
+        broken = {number for other, column, number in self.broken if other == name and column in columns}
+        numbers = [number for number in _numbers(table) if number not in broken]
+        return table.table.only(numbers) if numbers else None
 
 
-def problems(sources: Sources, reading: Reading, surveyed: dict[str, Survey], first: str) -> list[str]:
+def problems(sources: Sources, reading: Reading, surveyed: dict[str, Survey], known: Sequence[str]) -> list[str]:
     """Find what is wrong with data that training refuses.
 
     Args:
-        reading: how recipes read it; it lacks no column of the tables that are there.
-        first: what training says.
+        reading: how recipes read it.
+        known: what is known to be wrong, first what training says.
     """
-    found = Found([first])
-    needed = {name: _there(surveyed[name], columns) for name, columns in reading.columns.items() if name in surveyed}
-    if "interactions" in needed and "users" in surveyed:
-        needed["users"] = USERS
-    tables = {name: surveyed[name] for name in needed}
+    found = Found()
+    for sentence in known:
+        found.note(sentence)
+    tables = {name: surveyed[name] for name in reading.columns if name in surveyed and surveyed[name].num_files}
+    needed = {name: _there(table, reading.columns[name]) for name, table in tables.items()}
+    if "interactions" in tables and "users" in surveyed and surveyed["users"].num_files:
+        tables["users"], needed["users"] = surveyed["users"], USERS
     for name, table in tables.items():
-        optional = OPTIONAL[reading.form_name] if name == "items" else {}
-        _check_columns(found, name, table, needed[name], optional)
+        _check_columns(found, name, table, needed[name], OPTIONAL[reading.form_name].get(name, {}))
     _check_ids(found, sources, tables)
-    for column in reading.item_columns:
-        _check_vectors(found, "items", tables["items"], column, needed["items"][column])
-    if "vector" in needed.get("queries", {}):
-        _check_vectors(found, "queries", tables["queries"], "vector", needed["queries"]["vector"])
-    if "queries" in tables and found.are_good(*(("queries", column) for column in needed["queries"])):
-        _check_queries(found, sources, tables["queries"], reading)
-    return found.sentences
+    for name, columns in (("items", reading.item_columns), ("queries", ("vector",))):
+        for column in columns:
+            if column in needed.get(name, {}):
+                _check_vectors(found, name, tables[name], column, needed[name][column])
+    if "queries" in tables:
+        _check_queries(found, "queries", tables["queries"], needed["queries"])
+    if "interactions" in tables:
+        _check_times(found, sources, "interactions", tables["interactions"])
+    return list(found.sentences.values())
 
 
 def _there(table: Survey, columns: Columns) -> Columns:
@@ -89,25 +103,34 @@ def _there(table: Survey, columns: Columns) -> Columns:
     return dict((name, kind) if table.has(name) or not table.has(other[0]) else other for name, kind, other in named)
 
 
-def _files(table: Survey) -> list[Table]:
-    """Each file with rows, or that cannot be read, as a table of its own; all if none has a row."""
+def _numbers(table: Survey) -> list[int]:
+    """The files with rows, or that cannot be read; all if none has a row."""
     empty = {footer.name for footer in table.footers if not footer.num_rows}
-    files = [replace(table.table, paths=(path,)) for path in table.table.paths]
-    return [file for file in files if file.name not in empty] or files
+    numbers = range(table.num_files)
+    return [number for number in numbers if table.table.only([number]).name not in empty] or list(numbers)
+
+
+def _with_nulls(kind: Kind) -> Kind:
+    return replace(kind, keeps_nulls=True)
 
 
 def _check_columns(found: Found, name: str, table: Survey, needed: Columns, optional: Columns) -> None:
-    """Each column of each file: whether it is there, its type, and nulls; then whether files go together."""
-    for file in _files(table):
-        for column, kind in needed.items():
-            with found.noting(name, column):
-                _read_through(file.batches({column: kind}))
-        for column, kind in optional.items():
-            with found.noting(name, column):
-                if column in file:
-                    _read_through(file.batches({column: kind}))
-    with found.noting(name):
-        next(table.table.batches(needed, optional), None)
+    """Each column of each file: that it is there, its type, its values, and nulls; then that files go together."""
+    kinds = {**optional, **needed}
+    for number in _numbers(table):
+        file = table.table.only([number])
+        for column, kind in kinds.items():
+            with found.noting((name, column, number)):
+                if column in needed or column in file:
+                    _read_through(file.batches({column: _with_nulls(kind)}))
+            with found.noting():
+                if column in needed and not kind.keeps_nulls:
+                    _read_through(file.batches({column: replace(kind, change=lambda values: values)}))
+    for column, kind in kinds.items():
+        together = found.readable(name, table, column)
+        with found.noting():
+            if together is not None and column in together:
+                next(together.batches({}, {column: _with_nulls(kind)}), None)
 
 
 def _read_through(batches: Iterator[object]) -> None:
@@ -115,39 +138,85 @@ def _read_through(batches: Iterator[object]) -> None:
 
 
 def _check_ids(found: Found, sources: Sources, tables: dict[str, Survey]) -> None:
+    """Ids that are there twice, and those that name nothing; null is none of them."""
     for name, column in DISTINCT.items():
-        if name in tables and found.are_good((name, column)):
-            with found.noting(name):
-                check_distinct(tables[name].table.read({column: ID}), column)
+        there = found.readable(name, tables[name], column) if name in tables else None
+        with found.noting():
+            if there is not None:
+                check_distinct(there.read({column: REFERENCE}), column)
     for name, column, other in KNOWN:
-        if name in tables and other in tables and found.are_good((name, column), (other, column)):
-            with found.noting(name):
-                references = tables[name].table.read({column: REFERENCE})
-                sources.references(name, references, {column: tables[other].table.read({column: ID})})
+        there = found.readable(name, tables[name], column) if name in tables and other in tables else None
+        with found.noting():
+            if there is not None and found.is_whole(other, column):
+                known = tables[other].table.read({column: REFERENCE})
+                sources.references(name, there.read({column: REFERENCE}), {column: known})
+
+
+def _check_rows(found: Found, files: Table | None, columns: Columns, check: Callable[[RowBatch], object]) -> None:
+    """Take down the first row of each kind that a check of batches refuses. Halving finds it."""
+    kinds = {column: _with_nulls(kind) for column, kind in columns.items()}
+    if files is None:
+        return
+    for number in range(len(files.paths)):
+        for batch in files.only([number]).batches(kinds):
+            parts, num_wrong = [batch], 0
+            while parts and num_wrong < MOST_WRONG:
+                part = parts.pop()
+                half, wrong = len(part.table) // 2, _refused(part, check)
+                if wrong is not None and half:
+                    parts += [_sliced(part, half, None), _sliced(part, 0, half)]
+                elif wrong:
+                    found.note(wrong)
+                    num_wrong += 1
+
+
+def _refused(batch: RowBatch, check: Callable[[RowBatch], object]) -> str | None:
+    """Return what a check says against a batch, None if nothing; an empty text for nulls, which are noted already."""
+    if any(column.null_count for column in batch.table.columns):
+        return ""
+    try:
+        check(batch)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _sliced(batch: RowBatch, first: int, num_rows: int | None) -> RowBatch:
+    return replace(batch, table=batch.table.slice(first, num_rows), first_row=batch.at(first))
 
 
 def _check_vectors(found: Found, name: str, table: Survey, column: str, kind: Kind) -> None:
-    if not found.are_good((name, column)):
-        return
-    shape = None
-    with found.noting(name, column):
-        shape = VectorShape.of(table.table, column, kind)
-    for file in _files(table) if shape is not None else ():
-        with found.noting(name, column):
-            for batch in file.batches({column: kind}):
-                vectors_of(batch, column, shape)
+    files = found.readable(name, table, column)
+    with found.noting():
+        if files is not None:
+            shape = VectorShape.of(files, column, _with_nulls(kind))
+            _check_rows(found, files, {column: kind}, lambda batch: vectors_of(batch, column, shape))
 
 
-def _check_queries(found: Found, sources: Sources, table: Survey, reading: Reading) -> None:
-    """The values of each file of queries: they are read beside one item and no relevance. If reading gets as far as the
-    missing relevance, everything before it is right."""
-    with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
-        items = str(Path(folder) / "items.parquet")
-        pq.write_table(pa.table({"item_id": [0], "text": [""]}), items)
-        for file in _files(table):
-            with found.noting("queries"):
-                places = {"items": items, "queries": file.name}
-                try:
-                    FORMS[reading.form_name].read(Sources(None, places, sources.columns))
-                except NotFoundError:
-                    continue
+def _check_queries(found: Found, name: str, table: Survey, needed: Columns) -> None:
+    """Splits that are none, features that cannot be, and columns of both vectors and features."""
+    there = found.readable(name, table, "split") if "split" in needed else None
+    for number in () if there is None else range(len(there.paths)):
+        assert there is not None
+        with found.noting():
+            splits_of(there.only([number]).read({"split": _with_nulls(TEXT)}, changed=_filled))
+    features = {column: kind for column, kind in needed.items() if column in FEATURES}
+    if features:
+        _check_rows(found, found.readable(name, table, *features), features, features_of)
+    whole = found.readable(name, table, *needed)
+    with found.noting():
+        if whole is not None and needed.keys() & {*FEATURES, "vector"}:
+            check_one_form(whole)
+
+
+def _filled(batch: RowBatch) -> pa.Table:
+    """The splits of a batch, with a good one in place of null."""
+    return pa.table({"split": batch["split"].fill_null(SPLITS[0])})
+
+
+def _check_times(found: Found, sources: Sources, name: str, table: Survey) -> None:
+    there = found.readable(name, table, "timestamp")
+    with found.noting():
+        if there is not None and "timestamp" in there:
+            rows = there.read({}, {"timestamp": _with_nulls(TIME)})
+            times_of(sources, rows, rows.table.drop_null())

@@ -53,11 +53,11 @@ COLUMNS: Mapping[str, Mapping[str, Columns]] = {
         "interactions": {"user_id": REFERENCE, "item_id": REFERENCE, "position": INTEGER},
     },
 }
-OPTIONAL: Mapping[str, Columns] = {  # of the items
-    "text": {"title": FILLED_TEXT},
-    "vector": {"title": FILLED_TEXT, "text": FILLED_TEXT},
-    "features": {"title": FILLED_TEXT, "text": FILLED_TEXT},
-    "history": {"title": FILLED_TEXT},
+OPTIONAL: Mapping[str, Mapping[str, Columns]] = {
+    "text": {"items": {"title": FILLED_TEXT}},
+    "vector": {"items": {"title": FILLED_TEXT, "text": FILLED_TEXT}},
+    "features": {"items": {"title": FILLED_TEXT, "text": FILLED_TEXT}},
+    "history": {"items": {"title": FILLED_TEXT}, "interactions": {"timestamp": TIME}},
 }
 INSTEAD = {"position": ("timestamp", TIME)}  # a column that does as well
 USERS = {"user_id": ID}  # of a table that may be left out

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rails_ray.cli.inspecting import baselines, facts, tables, timing
@@ -52,6 +53,8 @@ def inspect(
         raise NotFoundError(f"{sources} must hold a table of {', '.join(NAMES)}, got {', '.join(ignored) or 'none'}")
     step(1)
     looked = _looked(sources, surveyed)
+    if not looked.problems:
+        sources.note_unused()
     step(2)
     verdicts = _verdicts(looked, num_sampled)
     report: dict[str, Any] = {
@@ -63,7 +66,7 @@ def inspect(
         },
         "problems": looked.problems,
         "notes": sources.notes,
-        "facts": {own[0].name: facts.of(data, num_sampled) for own, data in looked.groups()},
+        "facts": {own[0].name: facts.of(data, num_sampled, sources) for own, data in looked.groups()},
         "splits": facts.splits(sources) if looked.has_queries() else None,
         "recipes": {name: dict(vars(own)) for name, own in verdicts.items()},
     }
@@ -118,9 +121,12 @@ def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
         try:
             looked.read[reading.name] = _items_alone(sources, reading) if lacks else reading.form.read(sources)
         except ValueError as error:
-            wrong += problems(sources, reading, surveyed, str(error))
+            wrong += problems(sources, reading, surveyed, [str(error)])
     if all(looked.lacks.values()) and not looked.read and not wrong:
-        wrong.append(_first_lack(sources, min(own, key=lambda reading: len(looked.lacks[reading.name]))))
+        nearest = min(
+            own, key=lambda reading: (-len(reading.columns.keys() & surveyed.keys()), len(looked.lacks[reading.name]))
+        )
+        wrong += problems(sources, nearest, surveyed, _lacking(sources, nearest, surveyed))
     wrong[:] = dict.fromkeys(wrong)
     return looked
 
@@ -130,18 +136,23 @@ def _items_alone(sources: Sources, reading: Reading) -> DataSet:
     read = reading.form.read(sources, ())
     if not reading.item_columns:
         return read
-    vectors = DenseRows(mapped_vectors(sources.open("items"), reading.item_columns))
+    table = sources.open("items", reading.item_columns)
+    vectors = DenseRows(mapped_vectors(table, reading.item_columns))
     check_compared(sources, "items", read.item_ids.column, vectors)
     return replace(read, item_inputs=vectors)
 
 
-def _first_lack(sources: Sources, nearest: Reading) -> str:
-    """Return what training says of data that lack a table or a column."""
-    try:
-        nearest.form.read(sources)
-    except (ValueError, NotFoundError) as error:
-        return str(error)
-    raise AssertionError("data that lack something must be refused")
+def _lacking(sources: Sources, nearest: Reading, surveyed: dict[str, Survey]) -> list[str]:
+    """Return what training says of data that lack a table or a column, and then a sentence on each other table."""
+    found = list[str]()
+    missing = [partial(Sources.table, name=name) for name in nearest.columns.keys() - surveyed]
+    reads: list[Callable[[Sources], object]] = [nearest.form.read, *missing]
+    for read in reads:
+        try:
+            read(sources)
+        except (ValueError, NotFoundError) as error:
+            found.append(str(error))
+    return found
 
 
 def _of_table(own: Survey) -> dict[str, Any]:

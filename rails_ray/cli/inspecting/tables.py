@@ -14,7 +14,7 @@ class Survey:
     """A table as its files' footers describe it.
 
     footers: of the files that are Parquet.
-    unreadable: a sentence for each file that is not Parquet.
+    unreadable: a sentence for each file that is not Parquet, or for a table that cannot be put together.
     """
 
     table: Table
@@ -47,23 +47,20 @@ def survey(sources: Sources) -> dict[str, Survey]:
     found = {}
     for name in NAMES:
         try:
-            table = sources.table(name)
+            found[name] = _survey(sources.table(name))
         except NotFoundError:
             continue
-        found[name] = _survey(table)
+        except ValueError as error:
+            found[name] = Survey(Table("", ()), 0, (), (str(error),))
     return found
 
 
 def _survey(table: Table) -> Survey:
-    size_bytes, footers, unreadable = 0, list[Footer](), list[str]()
-    for number, path in enumerate(table.paths):
+    size_bytes = 0
+    for path in table.paths:
         with Storage(table.root).open(path) as (file, _):
             size_bytes += file.seek(0, io.SEEK_END)
-        try:
-            footers.append(table.footer(number))
-        except ValueError as error:
-            unreadable.append(str(error))
-    return Survey(table, size_bytes, tuple(footers), tuple(unreadable))
+    return Survey(table, size_bytes, *table.readable)
 
 
 def other_files(sources: Sources) -> list[str]:

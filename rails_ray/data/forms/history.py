@@ -2,13 +2,13 @@
 
     interactions   user_id, item_id (integer or string), position (integer: orders the interactions of a user),
                    timestamp (a timestamp, a date, or a number whose unit shows by its size); one of the last two may
-                   be left out
+                   be left out; session_id in place of user_id makes each session a user
     items          item_id (distinct), title (string; may be left out)
     users          user_id (distinct); the table may be left out
 
-Further columns are ignored. Interactions of an unknown item or user are left out, and counted. The corpus is the items
-with an interaction, in the order of their table. A user's interactions with equal positions stay in the order of the
-table. Without positions, timestamps order them; where there are both, timestamps may not go backwards.
+Further columns are named in a note. Interactions of an unknown item or user are left out, and counted. The corpus is
+the items with an interaction, in the order of their table. A user's interactions with equal positions stay in the order
+of the table. Without positions, timestamps order them; where there are both, timestamps may not go backwards.
 
 Leave-one-out: "test" asks for a user's last item after all the others, "valid" for the item before it after all earlier
 ones, and training gets the rest. Users with fewer than 3 interactions are for training only.
@@ -79,7 +79,7 @@ class HistoryForm:
         is_corpus = np.bincount(item_of, minlength=len(items)) > 0
         is_active = np.bincount(user_of, minlength=len(known)) > 0
         item_of, user_of = (np.cumsum(is_corpus) - 1)[item_of], (np.cumsum(is_active) - 1)[user_of]
-        times = _times(sources, table, interactions)
+        times = times_of(sources, table, interactions)
         position = interactions["position"].to_numpy() if times is None or "position" in table else times
         order = np.lexsort((position, user_of))  # stable
         starts = np.concatenate([[0], np.cumsum(np.bincount(user_of, minlength=int(is_active.sum())))])
@@ -216,7 +216,7 @@ def _interactions(sources: Sources) -> Rows:
     return sources.read("interactions", {**ids, "timestamp": TIME}, {"position": INTEGER})
 
 
-def _times(sources: Sources, read: Rows, interactions: pa.Table) -> NDArray[np.int64] | None:
+def times_of(sources: Sources, read: Rows, interactions: pa.Table) -> NDArray[np.int64] | None:
     """The times of interactions in microseconds; None if they have none."""
     if "timestamp" not in read:
         return None

@@ -7,9 +7,9 @@
                 or vector (list of numbers, of one length)
     relevance   query_id, item_id: this item answers this query
 
-Further columns are ignored. The position of an item in its table is its item row, and all that some models read of it;
-the title, or else the text, is for people. An item may have several vectors of one width: a list of lists, or several
-columns. The indices of a query are distinct, from 0 on; a feature that it does not name is 0. Splits are as in
+Further columns are named in a note. The position of an item in its table is its item row, and all that some models read
+of it; the title, or else the text, is for people. An item may have several vectors of one width: a list of lists, or
+several columns. The indices of a query are distinct, from 0 on; a feature that it does not name is 0. Splits are as in
 `rails_ray.data.relevance`.
 
 Axes: X items, Q queries, P vectors of an item, D width of a vector, M features of all queries together.
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rails_ray.data.corpus import Corpus, ItemFiles
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.queries import SPLITS, DenseRows, Queries, SparseRows
+from rails_ray.data.queries import SPLITS, DenseRows, Inputs, Queries, SparseRows
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import (
@@ -60,15 +60,15 @@ def read(sources: Sources, vector_columns: Sequence[str] = (), needed: Collectio
         NotFoundError: if a table is not there.
         ValueError: if a table is not as the contract says; the message names file, column and row.
     """
-    found = item_files(sources, ())
-    items = found.read()
+    items = item_files(sources, ()).read()
     check_distinct(items, "item_id")
     item_ids, titles = ItemIds(items["item_id"]), Texts(items["title"]) if "title" in items else None
     if vector_columns and not are_to_be_read(sources, needed):
-        shape = _together(_shapes(found.table, vector_columns))
+        shape = _together(_shapes(sources.open("items", vector_columns), vector_columns))
         none = np.empty((0, *shape), dtype=np.float32)
         return DataSet(item_ids, DenseRows(none), no_queries(DenseRows(none.reshape(0, shape[-1]))), titles=titles)
-    inputs = DenseRows(mapped_vectors(found.table, vector_columns)) if vector_columns else np.arange(len(items))
+    table = sources.open("items", vector_columns)
+    inputs = DenseRows(mapped_vectors(table, vector_columns)) if vector_columns else np.arange(len(items))
     are_compared = bool(vector_columns)  # by their cosines; chunks of SOLAR read vectors of queries as they are
     if isinstance(inputs, DenseRows):
         check_compared(sources, "items", items["item_id"], inputs)
@@ -91,22 +91,29 @@ def check_compared(sources: Sources, name: str, ids: pa.ChunkedArray, vectors: D
 
 
 def _asked(sources: Sources, items: Rows, needed: Collection[str], are_compared: bool) -> dict[str, Queries]:
-    table = sources.open("queries")
+    table = sources.open("queries", ("query_id", "split", *QUERY_COLUMNS))
     queries = table.read({"query_id": ID, "split": TEXT})
-    forms = [name for name in QUERY_COLUMNS if name in table]
-    inputs: DenseRows | SparseRows
-    if forms == ["vector"]:
+    check_one_form(table)
+    inputs: Inputs
+    if "vector" in table:
         inputs = DenseRows(mapped_vectors(table, ["vector"], NUMBERS))
         if are_compared:
             check_compared(sources, "queries", queries["query_id"], inputs)
-    elif forms == ["feature_indices", "feature_values"]:
-        inputs = _sparse_rows(table)
     else:
+        inputs = _sparse_rows(table)
+    return by_split(sources, queries, items, inputs.take, needed)
+
+
+def check_one_form(queries: Table) -> None:
+    """Raises:
+    ValueError: if a table of queries has neither vectors nor features, or both.
+    """
+    forms = [name for name in QUERY_COLUMNS if name in queries]
+    if forms not in (["vector"], ["feature_indices", "feature_values"]):
         raise ValueError(
             f"{queries.name} must have either columns 'feature_indices' and 'feature_values' or a column 'vector', "
             f"got {' and '.join(map(repr, forms)) or 'none of them'}"
         )
-    return by_split(sources, queries, items, inputs.take, needed)
 
 
 def corpus(
@@ -137,11 +144,11 @@ def corpus(
 
 def item_files(sources: Sources, vector_columns: Sequence[str]) -> ItemFiles:
     """The items, with their vectors as inputs if columns are named."""
-    table = sources.open("items")
-    shapes = tuple(_shapes(table, vector_columns))
     columns = {"item_id": ID, **dict.fromkeys(vector_columns, VECTOR)}
-    made = partial(_item, shapes=shapes)
-    return ItemFiles(table, columns, {"title": FILLED_TEXT, "text": FILLED_TEXT}, made, sources.refuses_zeros)
+    optional = {"title": FILLED_TEXT, "text": FILLED_TEXT}
+    table = sources.open("items", {**columns, **optional})
+    made = partial(_item, shapes=tuple(_shapes(table, vector_columns)))
+    return ItemFiles(table, columns, optional, made, sources.refuses_zeros)
 
 
 def mapped_vectors(table: Table, columns: Sequence[str], kind: Kind = VECTOR) -> NDArray[np.float32]:
@@ -192,14 +199,18 @@ def _item(batch: RowBatch, shapes: Sequence[tuple[str, VectorShape]]) -> pa.Tabl
 
 
 def _sparse_rows(table: Table) -> SparseRows:
-    parts = [_sparse(batch) for batch in table.batches({"feature_indices": INTEGERS, "feature_values": NUMBERS})]
+    parts = [features_of(batch) for batch in table.batches({"feature_indices": INTEGERS, "feature_values": NUMBERS})]
     lengths, indices, values = (np.concatenate(own) for own in zip(*parts, strict=True))
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return SparseRows(starts, indices, values, int(indices.max(initial=-1)) + 1)
 
 
-def _sparse(batch: RowBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """How many features each query of a batch has, and all their indices and values."""
+def features_of(batch: RowBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """How many features each query of a batch has, and all their indices and values.
+
+    Raises:
+        ValueError: if indices and values of a query differ in number, or one of them is out of range.
+    """
     (starts, indices), (value_starts, values) = (_parts(batch[name]) for name in ("feature_indices", "feature_values"))
     lengths, value_lengths = np.diff(starts), np.diff(value_starts)
     wrong = np.flatnonzero(lengths != value_lengths)

@@ -4,8 +4,8 @@
     queries     query_id (integer or string, distinct), text (string), split ("train", "valid" or "test")
     relevance   query_id, item_id: this item answers this query
 
-Further columns are ignored. The position of an item in its table is its item row. A title is read before the text.
-Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
+Further columns are named in a note. The position of an item in its table is its item row. A title is read before the
+text. Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
 from collections.abc import Callable, Collection
@@ -86,7 +86,7 @@ class TextReader:
 
 def _items(sources: Sources) -> ItemFiles:
     columns, optional = {"item_id": ID, "text": FILLED_TEXT}, {"title": FILLED_TEXT}
-    return ItemFiles(sources.open("items"), columns, optional, _with_input)
+    return ItemFiles(sources.open("items", {**columns, **optional}), columns, optional, _with_input)
 
 
 def _with_input(batch: RowBatch) -> pa.Table:

@@ -137,6 +137,30 @@ def test_users_that_test_nothing_and_items_that_answer_nothing_are_remarked(tmp_
     assert "100.0% of the test queries have the text of a training query" in found
 
 
+def test_sessions_and_columns_without_a_use_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sequence_data(tmp_path / "data")
+    users = pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist()
+    is_kept = [user != "user-0" or number < 2 for number, user in enumerate(users)]
+    change(folder, "interactions", lambda found: found.rename_columns(["session_id", "item_id", "position"]))
+    change(folder, "interactions", lambda found: found.filter(pa.array(is_kept)))
+    change(folder, "items", lambda found: found.append_column("price", pa.array([0.5] * len(found))))
+    assert main(["inspect", str(folder), "--no-timing"]) == 0
+    text = capsys.readouterr().out
+    assert f"{sum(is_kept)} interactions of 30 sessions" in text
+    assert "of all pairs of a session and an item" in text
+    assert "1 sessions have fewer than 3 interactions: they train, and test nothing" in text
+    assert "note: interactions: column 'session_id' is read as user_id, so that a user is a session\n" in text
+    assert text.count("note: items: price is not stored\n") == 1
+    change(folder, "interactions", lambda found: found.append_column("user_id", found["session_id"]))
+    assert main(["inspect", str(folder), "--no-timing"]) == 1
+    assert (
+        "interactions.parquet must have either a column 'user_id' or a column 'session_id', got both: choose one"
+        in (capsys.readouterr().out)
+    )
+    assert main(["inspect", str(folder), "--no-timing", "--columns", "user_id=session_id"]) == 0
+    assert "of 30 sessions" in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_a_data_set_on_s3(s3: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_text_data(tmp_path / "data")
