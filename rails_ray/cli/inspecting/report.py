@@ -63,7 +63,9 @@ def inspect(
         },
         "problems": looked.problems,
         "notes": sources.notes,
-        "facts": {own[0].name: facts.of(data, num_sampled) for own, data in looked.groups()},
+        "facts": {
+            own[0].name: facts.of(data, num_sampled, _weight_column(sources, own)) for own, data in looked.groups()
+        },
         "splits": facts.splits(sources) if looked.has_queries() else None,
         "recipes": {name: dict(vars(own)) for name, own in verdicts.items()},
     }
@@ -142,6 +144,12 @@ def _first_lack(sources: Sources, nearest: Reading) -> str:
     except (ValueError, NotFoundError) as error:
         return str(error)
     raise AssertionError("data that lack something must be refused")
+
+
+def _weight_column(sources: Sources, own: list[Reading]) -> str:
+    """The name of the column that has weights of training pairs, as its table has it."""
+    name = "interactions" if "interactions" in own[0].columns else "relevance"
+    return sources.column_of(name, "weight") if sources.has(name) else "weight"
 
 
 def _of_table(own: Survey) -> dict[str, Any]:
