@@ -340,7 +340,7 @@ class WindowSampler:
     def _weights(
         self, users: NDArray[np.int64], first: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> Float[Tensor, " M"] | None:
-        """What each position of the windows of the global batch counts, by the item that comes next."""
+        """Weights of all positions of the windows of the global batch, by the items that come next."""
         of_rows, of_next = self.histories.weights, self.next_weights
         if of_rows is None or of_next is None:
             return None

@@ -19,9 +19,8 @@ from rails_ray.modules.losses.negatives import BatchRelevance
 from rails_ray.modules.quantizers.learned import Method
 from rails_ray.training.contrast import Contrast, Gathered, PrimaryAndImage, Streamed, WithinBatch
 from rails_ray.training.step import TrainingStep, in_one_process
-from support.examples import batches_of, sampler_of, small_config, small_history_config
-from training.test_quantizing import a_step
-from training.test_step import EVERY_LOSS, NO_TERMS
+from support.examples import EVERY_LOSS, NO_TERMS, batches_of, sampler_of, small_config, small_history_config
+from support.quantizers import a_step
 
 WEIGHTS = [2.0, 0.0, 1.0, 3.0, 1.0, 0.0]
 Found = tuple[float, dict[str, Tensor]]

@@ -23,7 +23,7 @@ from rails_ray.data.vectors import VectorShape, vectors_of
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import Table
-from rails_ray.storage.values import ID, REFERENCE, Columns, Kind
+from rails_ray.storage.values import ID, REFERENCE, WEIGHT, Columns, Kind
 
 DISTINCT = {"items": "item_id", "queries": "query_id", "users": "user_id"}
 KNOWN = (  # the ids of one table that another must have
@@ -74,6 +74,7 @@ def problems(sources: Sources, reading: Reading, surveyed: dict[str, Survey], fi
         optional = OPTIONAL[reading.form_name] if name == "items" else {}
         _check_columns(found, name, table, needed[name], optional)
     _check_ids(found, sources, tables)
+    _check_weights(found, sources, tables)
     for column in reading.item_columns:
         _check_vectors(found, "items", tables["items"], column, needed["items"][column])
     if "vector" in needed.get("queries", {}):
@@ -124,6 +125,13 @@ def _check_ids(found: Found, sources: Sources, tables: dict[str, Survey]) -> Non
             with found.noting(name):
                 references = tables[name].table.read({column: REFERENCE})
                 sources.references(name, references, {column: tables[other].table.read({column: ID})})
+
+
+def _check_weights(found: Found, sources: Sources, tables: dict[str, Survey]) -> None:
+    for name in {"relevance", "interactions"} & tables.keys():
+        if tables[name].has("weight"):
+            with found.noting(name, "weight"):
+                sources.weights(name, tables[name].table.read({"weight": WEIGHT}))
 
 
 def _check_vectors(found: Found, name: str, table: Survey, column: str, kind: Kind) -> None:
