@@ -158,6 +158,10 @@ def _facts(facts: Mapping[str, Any], title: str) -> Table:
     else:
         table.add_row("relevance", f"{relevance['pairs']:,} pairs of a query and an item")
         table.add_row("items of a query", _quantiles(relevance["items_per_query"]))
+    if "weights" in facts:
+        own = facts["weights"]
+        shown = ", ".join(f"{name} {_number(own[name])}" for name in ("min", "mean", "max"))
+        table.add_row("weights of training pairs", f"column {own['column']}: {shown}; {own['num_zero']:,} are 0")
     table.add_row("training queries of an item", _quantiles(relevance["training_queries_per_item"]))
     named = relevance["test_pairs_named_in_training_fraction"]
     table.add_row("known items", f"{named:.1%} of the test pairs ask for an item that a training query names")

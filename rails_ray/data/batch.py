@@ -9,6 +9,10 @@ nothing, and a run can begin at any step.
 | `WindowSampler` | items that are drawn, for the batch, a window or a position, each of which is a query   |
 | `in_batch`      | a module of its own: the positives of the batch's other queries                         |
 
+Where training pairs have weights w, a batch counts its queries by them:
+
+    L = sum_i w_i l_i / sum_i w_i          over the global batch
+
 Axes: B queries of a worker's batch, N items of the batch.
 """
 
@@ -89,6 +93,7 @@ class TrainingBatch:
     relevance: which item rows answer the queries.
     weight: what one query counts: the number of workers divided by the queries of the global batch, so that the mean
         over workers of weighted sums is the mean over all queries.
+    weights: what each query counts, relative to the mean of the global batch; None if all count alike.
     num_shared: None if all items are candidates of all queries. Otherwise the first `num_shared` are, and after them
         each query's positive has a column of its own and is no candidate of the other queries.
     groups: queries that share negatives of their own; None if the first `num_shared` items are for all.
@@ -102,6 +107,7 @@ class TrainingBatch:
     item_rows: Int[Tensor, " N"]
     relevance: BatchRelevance
     weight: float
+    weights: Float[Tensor, " B"] | None = None
     num_shared: int | None = None
     groups: Groups | None = None
     log_weights: Float[Tensor, " N"] | None = None
@@ -141,6 +147,7 @@ class TrainingBatch:
             positive=self.positive.to(device),
             item_rows=self.item_rows.to(device),
             relevance=BatchRelevance(*(column.to(device) for column in self.relevance)),
+            weights=None if self.weights is None else self.weights.to(device),
             groups=None if self.groups is None else Groups(*(column.to(device) for column in self.groups)),
             log_weights=None if self.log_weights is None else self.log_weights.to(device),
             glas_targets=None if self.glas_targets is None else self.glas_targets.to(device),
@@ -197,6 +204,7 @@ class PairSampler:
         query_of = np.repeat(np.arange(len(queries)), queries.relevant.lengths)
         by_item = np.argsort(queries.relevant.rows, kind="stable")
         self._answers = query_of[by_item]
+        self._weights = None if queries.relevant.weights is None else queries.relevant.weights[by_item]
         self._starts = np.concatenate(
             [[0], np.cumsum(np.bincount(queries.relevant.rows, minlength=len(item_features)))]
         )
@@ -210,7 +218,9 @@ class PairSampler:
             rows[0] = generator.choice(self.queries.relevant.rows)
             num_answers = self._starts[rows + 1] - self._starts[rows]
         positive = generator.choice(np.flatnonzero(num_answers), size=self.batch_size)
-        chosen = self._answers[self._starts[rows[positive]] + generator.integers(num_answers[positive])]
+        pairs = self._starts[rows[positive]] + generator.integers(num_answers[positive])
+        chosen = self._answers[pairs]
+        weights = None if self._weights is None else relative(self._weights[pairs])
 
         chosen, positive = chosen[self.mine], positive[self.mine]
         if self.hard_rows is not None:
@@ -224,6 +234,7 @@ class PairSampler:
             item_rows=item_rows,
             relevance=relevance_of(self.queries.relevant.take(chosen)),
             weight=self.num_workers / self.batch_size,
+            weights=None if weights is None else weights[self.mine],
             log_weights=_tensor(self.drawing.log_weights(rows)),
             glas_targets=None if self.co_occurrence is None else self.co_occurrence.targets(item_rows),
         )
@@ -242,6 +253,7 @@ class WindowSampler:
         self,
         histories: Visits,
         next_rows: NDArray[np.int64],
+        next_weights: NDArray[np.float64] | None = None,
         *,
         num_corpus_items: int,
         max_length: int,
@@ -256,6 +268,7 @@ class WindowSampler:
         """Args:
             histories: the histories of the training split.
             next_rows: the item that comes after each of them.
+            next_weights: what this item counts, if the histories' own have weights.
             max_length: T, longest window.
             batch_size: windows of the global batch, a multiple of num_workers.
             num_items: negatives that are drawn for the global batch, for each window or for each position.
@@ -268,6 +281,7 @@ class WindowSampler:
         """
         self.histories = histories
         self.next_rows = next_rows
+        self.next_weights = next_weights
         self.drawing = drawing or Uniform(num_corpus_items)
         self.max_length = max_length
         self.batch_size = batch_size
@@ -287,6 +301,7 @@ class WindowSampler:
         sizes = np.minimum(lengths, self.max_length)
         first = generator.integers(lengths - sizes + 1)
         own = self._own_negatives(generator, sizes)
+        weights, ends = self._weights(users, first, sizes), np.concatenate([[0], sizes.cumsum()])
 
         users, first, last = users[self.mine], first[self.mine], sizes[self.mine, None]
         at = np.arange(self.max_length)
@@ -316,10 +331,27 @@ class WindowSampler:
             item_rows=items,
             relevance=BatchRelevance(torch.arange(len(rows_asked)), torch.from_numpy(after)),
             weight=float(self.num_workers / sizes.sum()),
+            weights=None if weights is None else weights[ends[self.mine.start] : ends[self.mine.stop]],
             num_shared=len(shared),
             groups=groups,
             log_weights=_tensor(self.drawing.log_weights(rows_of_items)),
         )
+
+    def _weights(
+        self, users: NDArray[np.int64], first: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> Float[Tensor, " M"] | None:
+        """Weights of all positions of the windows of the global batch, by the items that come next."""
+        of_rows, of_next = self.histories.weights, self.next_weights
+        if of_rows is None or of_next is None:
+            return None
+        lengths = self.histories.lengths[users]
+        lines = [
+            np.append(of_rows[start : start + length], of_next[user])[begin + 1 : begin + 1 + size]
+            for user, start, length, begin, size in zip(
+                users, self.histories.starts[users], lengths, first, sizes, strict=True
+            )
+        ]
+        return relative(np.concatenate(lines))
 
     def _own_negatives(self, generator: np.random.Generator, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The negatives of this worker's groups, a line each; without lines if the batch shares its negatives.
@@ -331,6 +363,19 @@ class WindowSampler:
         num_groups = 0 if self.shared_by == "batch" else int(ends[-1])
         drawn = self.drawing.draw(generator, [num_groups, self.num_items])
         return drawn[ends[self.mine.start] : ends[self.mine.stop]]
+
+
+def relative(weights: NDArray[np.float64]) -> Float[Tensor, " B"] | None:
+    """Weights of a global batch, divided by their mean; None if all are equal. Zeros stay, if there is nothing else."""
+    if (weights == weights[:1]).all() and weights[:1].any():
+        return None
+    shares = weights / max(weights.max(initial=0.0), np.finfo(np.float64).tiny)  # whose sum is finite
+    return torch.from_numpy(shares / max(shares.mean(), np.finfo(np.float64).tiny)).float()
+
+
+def weighted_sum(losses: Float[Tensor, " B"], weights: Float[Tensor, " B"] | None) -> Float[Tensor, ""]:
+    """The sum of losses, each times its weight."""
+    return losses.sum() if weights is None else (losses * weights).sum()
 
 
 def _tensor(array: NDArray[np.float32] | None) -> Tensor | None:

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.data.batch import FeatureRows, TrainingBatch, relevance_of
+from rails_ray.data.batch import FeatureRows, TrainingBatch, relative, relevance_of
 from rails_ray.data.epochs import Epochs
 from rails_ray.data.queries import Queries
 
@@ -66,6 +66,8 @@ class InBatchSampler:
         pairs = self._epochs.cut(step, self.batch_size)
         mine = np.array_split(pairs, self.num_workers)[self.rank]
         chosen = self._query_of[mine]
+        given = self.queries.relevant.weights
+        weights = None if given is None else relative(given[pairs])
         rows, positive = np.unique(self.queries.relevant.rows[mine], return_inverse=True)
         if self.num_items:
             generator = np.random.default_rng([self.seed, 1, step, self.rank])
@@ -79,6 +81,7 @@ class InBatchSampler:
             item_rows=item_rows,
             relevance=relevance_of(self.queries.relevant.take(chosen)),
             weight=self.num_workers / len(pairs),
+            weights=None if weights is None else weights.tensor_split(self.num_workers)[self.rank],
             log_weights=None if self._log_weights is None else self._log_weights[item_rows],
         )
 

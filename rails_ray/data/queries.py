@@ -5,7 +5,7 @@ Axes: Q queries, M items of all lists together, D width of a vector.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,10 +36,14 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class ItemLists:
-    """A list of item rows per query: list i is rows[starts[i] : starts[i + 1]]."""
+    """A list of item rows per query: list i is rows[starts[i] : starts[i + 1]].
+
+    weights: what each row counts in training, at least 0, in the order of `rows`; None if all count 1.
+    """
 
     starts: NDArray[np.int64]
     rows: NDArray[np.int64]
+    weights: NDArray[np.float64] | None = field(default=None, kw_only=True)
 
     @staticmethod
     def of(lists: Sequence[Sequence[int] | NDArray[np.int64]]) -> "ItemLists":
@@ -66,23 +70,30 @@ class ItemLists:
     def take(self, numbers: NDArray[np.integer] | slice) -> "ItemLists":
         """Some of the lists, in the order of `numbers`."""
         starts, places = _taken(self.starts, numbers)
-        return ItemLists(starts, self.rows[places])
+        return ItemLists(starts, self.rows[places], weights=self._weights_at(places))
+
+    def _weights_at(self, places: NDArray[Any]) -> NDArray[np.float64] | None:
+        return None if self.weights is None else self.weights[places]
 
     def renamed(self, rows: NDArray[np.int64]) -> "ItemLists":
         """Replace each row by `rows[row]`."""
-        return ItemLists(self.starts, rows[self.rows])
+        return replace(self, rows=rows[self.rows])
 
     def without(self, row: int) -> "ItemLists":
         """Leave out one row."""
         is_kept = self.rows != row
-        return ItemLists(np.concatenate([[0], np.cumsum(is_kept)])[self.starts], self.rows[is_kept])
+        starts = np.concatenate([[0], np.cumsum(is_kept)])[self.starts]
+        return ItemLists(starts, self.rows[is_kept], weights=self._weights_at(is_kept))
 
     def in_corpus(self, rows: NDArray[np.int64]) -> "ItemLists":
         """Items that the other corpus lacks are left out."""
         return self.renamed(rows).without(-1)
 
     def digest(self) -> str:
-        return digest_of(self.starts, self.rows)
+        return digest_of(*self._arrays())
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [self.starts, self.rows, *([] if self.weights is None else [self.weights])]
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,8 @@ class Visits(ItemLists):
     def take(self, numbers: NDArray[np.integer] | slice) -> "Visits":
         starts, places = _taken(self.starts, numbers)
         times = None if self.times is None else self.times[places]
-        return Visits(starts, self.rows[places], times, None if self.users is None else self.users[numbers])
+        users = None if self.users is None else self.users[numbers]
+        return Visits(starts, self.rows[places], times, users, weights=self._weights_at(places))
 
     def between(self, lists: NDArray[np.int64], first: NDArray[np.int64], end: NDArray[np.int64]) -> "Visits":
         """Parts of some of the lists, from the place `first` of `rows` to `end`."""
@@ -126,7 +138,8 @@ class Visits(ItemLists):
         starts = np.concatenate([[0], np.cumsum(lengths)])
         places = np.repeat(first - starts[:-1], lengths) + np.arange(starts[-1])
         times = None if self.times is None else self.times[places]
-        return Visits(starts, self.rows[places], times, None if self.users is None else self.users[lists])
+        users = None if self.users is None else self.users[lists]
+        return Visits(starts, self.rows[places], times, users, weights=self._weights_at(places))
 
     def renamed(self, rows: NDArray[np.int64]) -> "Visits":
         return replace(self, rows=rows[self.rows])
@@ -135,11 +148,11 @@ class Visits(ItemLists):
         is_kept = self.rows != row
         starts = np.concatenate([[0], np.cumsum(is_kept)])[self.starts]
         times = None if self.times is None else self.times[is_kept]
-        return Visits(starts, self.rows[is_kept], times, self.users)
+        return Visits(starts, self.rows[is_kept], times, self.users, weights=self._weights_at(is_kept))
 
     def digest(self) -> str:
         """Return a digest of items and times: equal histories are the same query."""
-        return super().digest() if self.times is None else digest_of(self.starts, self.rows, self.times)
+        return super().digest() if self.times is None else digest_of(*self._arrays(), self.times)
 
 
 @dataclass(frozen=True)
@@ -233,6 +246,15 @@ class Queries:
         return None if self.exclude_seen is False else self.seen
 
     @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """Return what each pair of a query and an item that answers it counts in training, histories' own items among
+        them; None if all count 1."""
+        of_inputs = getattr(self.inputs, "weights", None)  # of `Visits`, whose items answer what comes before them
+        if self.relevant.weights is None or of_inputs is None:
+            return self.relevant.weights
+        return np.concatenate([self.relevant.weights, of_inputs])
+
+    @property
     def num_seen_relevant(self) -> int:
         """Relevant items that lie in the history of their own query."""
         if self.seen is None:
@@ -264,6 +286,21 @@ class Queries:
         relevant = self.relevant.renamed(np.where(rows < 0, num_items, rows))
         seen = self.seen and self.seen.in_corpus(rows)
         return replace(self, inputs=self.inputs.in_corpus(rows), relevant=relevant, seen=seen)
+
+
+def check_unweighted(queries: Queries, what: str) -> None:
+    """
+    Args:
+        what: names what is trained.
+
+    Raises:
+        ValueError: if pairs have weights, which this training would not read.
+    """
+    if queries.weights is not None:
+        raise ValueError(
+            f"pairs of a query and an item must count alike to train {what}, which cannot weigh them, got a column "
+            "'weight': leave it out of the table, or train a dual encoder"
+        )
 
 
 def digest_of(*arrays: NDArray[Any]) -> str:

@@ -1,11 +1,12 @@
 """Queries by split with the items that answer them, from tables: what data sets of any kind of query share.
 
     queries     query_id (integer or string, distinct), split ("train", "valid" or "test"), and what is asked
-    relevance   query_id, item_id: this item answers this query
+    relevance   query_id, item_id: this item answers this query; weight (number; may be left out, and null is 1): what
+                the pair counts in training
 
-A split may also be "validation", "val" or "dev", for "valid". Rows of relevance that name an unknown query or item are
-left out, and counted. Queries that no item answers are left out. If no query is of split "valid", every tenth one of
-"train" is.
+A pair that is named twice counts once, by the larger of its weights. A split may also be "validation", "val" or "dev",
+for "valid". Rows of relevance that name an unknown query or item are left out, and counted. Queries that no item
+answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
 from collections.abc import Callable, Collection
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from rails_ray.data.queries import SPLITS, Inputs, ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.values import REFERENCE
+from rails_ray.storage.values import REFERENCE, WEIGHT
 
 SPLIT_NAMES = {split: split for split in SPLITS} | dict.fromkeys(("validation", "val", "dev"), "valid")
 HELD_OUT = 10  # one training query in so many is for validation, if a data set has no such queries
@@ -98,9 +99,13 @@ def _splits(queries: Rows) -> NDArray[np.int64]:
 
 def _relevant(sources: Sources, queries: Rows, items: Rows) -> ItemLists:
     """The items that answer each query, each once and in their order."""
-    relevance = sources.read("relevance", {"query_id": REFERENCE, "item_id": REFERENCE})
+    relevance = sources.read("relevance", {"query_id": REFERENCE, "item_id": REFERENCE}, {"weight": WEIGHT})
     check_distinct(queries, "query_id")
-    _, known = sources.references("relevance", relevance, {"query_id": queries, "item_id": items})
-    pairs = np.unique(np.stack(known), axis=1)  # by query, then by item
+    is_kept, known = sources.references("relevance", relevance, {"query_id": queries, "item_id": items})
+    pairs, place = np.unique(np.stack(known), axis=1, return_inverse=True)  # by query, then by item
     starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[0], minlength=len(queries)))])
-    return ItemLists(starts, pairs[1])
+    given, largest = sources.weights("relevance", relevance), None
+    if given is not None:
+        largest = np.zeros(pairs.shape[1])
+        np.maximum.at(largest, place.reshape(-1), given[is_kept])
+    return ItemLists(starts, pairs[1], weights=largest)

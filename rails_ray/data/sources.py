@@ -19,7 +19,7 @@ from rails_ray.storage.values import Columns
 NAMES = ("items", "queries", "relevance", "interactions", "users")
 COLUMNS = (  # that can be read from a column of another name
     *("item_id", "query_id", "user_id", "text", "title", "split", "vector", "feature_indices", "feature_values"),
-    *("position", "timestamp", "scores"),
+    *("position", "timestamp", "scores", "weight"),
 )
 TEXTS = ("text", "title", "split")
 OF_USERS = ("interactions", "users")  # tables with a column user_id
@@ -179,6 +179,34 @@ class Sources:
         for note in null_notes(name, rows.num_null, len(rows)):
             self.note(note)
         return rows
+
+    def weights(self, name: str, rows: Rows) -> NDArray[np.float64] | None:
+        """Weights of the rows of a table, 1 where one is null; None if all are 1, as they are without such a column.
+
+        Raises:
+            ValueError: if one is negative or not finite.
+        """
+        if "weight" not in rows:
+            return None
+        column = rows["weight"]
+        found: NDArray[np.float64] = column.fill_null(1.0).to_numpy()
+        wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
+        if len(wrong):
+            file, row = rows.where(int(wrong[0]))
+            raise ValueError(
+                f"column {self.column_of(name, 'weight')!r} of {file} must hold finite weights of at least 0, or null "
+                f"for 1, got {found[wrong[0]]} in row {row}"
+            )
+        if column.null_count:
+            nulls = f"{column.null_count:,} of {len(rows):,} values of column {self.column_of(name, 'weight')!r}"
+            self.note(f"{name}: {nulls} are null, read as 1")
+        return None if (found == 1).all() else found
+
+    def column_of(self, name: str, column: str) -> str:
+        """The name that a column has in a table of files; its own if there is none."""
+        table = self.table(name)
+        names = (table.column_in(footer, column) for footer in table.footers)
+        return next(filter(None, names), column)
 
     def check_columns(self) -> None:
         """Raises:

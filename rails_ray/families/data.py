@@ -31,6 +31,8 @@ def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | Non
         needed = SPLITS if own.trains else ()
     read = own.form.read(found, needed).choosing(config.data.exclude_seen)
     found.check_columns()
+    if "train" in needed:
+        own.check_weights(read)
     found.note_unused()
     return replace(read, notes=tuple(found.notes))
 

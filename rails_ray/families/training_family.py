@@ -7,6 +7,7 @@ from functools import partial
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.data.dataset import DataSet
+from rails_ray.data.queries import check_unweighted
 from rails_ray.families.config import RunConfig
 from rails_ray.families.registry import member
 from rails_ray.families.served_family import ServedFamily
@@ -62,6 +63,25 @@ class TrainingFamily(ServedFamily):
     def trains(self) -> bool:
         """Return whether any piece takes steps; if none does, a run can do without queries."""
         return any(piece.training is not None for piece in self.pieces())
+
+    @property
+    def weighs(self) -> bool:
+        """Return whether its losses weigh training pairs."""
+        return False
+
+    def check_weights(self, read: DataSet) -> None:
+        """Check the weights of training pairs.
+
+        Raises:
+            ValueError: if it trains and cannot weigh pairs, or all of them weigh 0.
+        """
+        weights = read.queries["train"].weights
+        if not self.trains or weights is None:
+            return
+        if not self.weighs:
+            check_unweighted(read.queries["train"], self.config.name)
+        if not weights.any():
+            raise ValueError(f"column 'weight' of {self.data_name} must hold a weight above 0 to train on, got none")
 
     def remarks(self, read: DataSet) -> list[str]:
         """Return remarks on these data, a sentence each."""

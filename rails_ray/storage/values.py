@@ -397,6 +397,12 @@ INTEGER = Kind("integer", lambda values: _integers(values, pa.int64()), pa.int64
 TEXT = Kind("string", _texts, pa.large_string())
 FILLED_TEXT = Kind("string", _texts, pa.large_string(), is_filled=True)  # a null is an empty text
 NUMBER = Kind("integer, float or boolean", _numbers, pa.float64())
+WEIGHT = Kind(
+    "integer, float or decimal",
+    lambda values: values.cast(pa.float64(), safe=False) if is_number(values.type) else None,
+    pa.float64(),
+    keeps_nulls=True,
+)
 TIME = Kind("timestamp, date, number or string", _instants, pa.int64())
 INTEGERS = Kind("list of integers", _lists_of_integers, pa.list_(pa.int64()))
 NUMBERS = Kind("list of floats or list of integers", _lists_of_numbers, pa.list_(pa.float32()))

@@ -8,7 +8,7 @@
 | `Streamed`          | the same, block by block round the ring                                                    |
 
 The last three give the loss and the gradient of one process that has the whole batch. Losses are sums over a
-worker's queries.
+worker's queries, each times its weight.
 
 Axes: B queries, N items of a worker's batch, G items of all workers, P pairs of components.
 """
@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rails_ray.data.batch import Groups, TrainingBatch
+from rails_ray.data.batch import Groups, TrainingBatch, weighted_sum
 from rails_ray.modules.losses.negatives import Roles, are_copies, roles_among_copies
 from rails_ray.modules.losses.streaming_log_sum_exp import Sums
 from rails_ray.modules.model import PairModel
@@ -54,12 +54,14 @@ class WithinBatch:
     ) -> tuple[Tensor, Gates]:
         place_of(tensors_of(items), "embeddings of items")
         if batch.num_shared is None:
-            return loss_over(model, objective, query, items, batch.roles()), own_gates(model, query, items, batch)
+            loss = loss_over(model, objective, query, items, batch.roles(), batch.weights)
+            return loss, own_gates(model, query, items, batch)
         alone = model.score(query, take(items, batch.positive.unsqueeze(1)))
         gates = None if alone.gates is None else alone.gates.squeeze(1)
         if batch.groups is None:
             items = take(items, slice(batch.num_shared))
-        return loss_over(model, objective, query, items, batch.roles(), alone.scores, batch.groups), gates
+        weights, groups = batch.weights, batch.groups
+        return loss_over(model, objective, query, items, batch.roles(), weights, alone.scores, groups), gates
 
 
 def loss_over(
@@ -68,6 +70,7 @@ def loss_over(
     query: QueryState,
     items: ItemState,
     roles: Roles,
+    weights: Float[Tensor, " B"] | None,
     alone: Float[Tensor, "B 1"] | None = None,
     groups: Groups | None = None,
 ) -> Float[Tensor, ""]:
@@ -75,6 +78,7 @@ def loss_over(
 
     Args:
         roles: what each candidate is to each query.
+        weights: what each query counts; None for 1.
         alone: scores of one more candidate of each query, which comes last.
         groups: which items are a query's candidates; by default all.
     """
@@ -98,11 +102,12 @@ def loss_over(
         own = with_tensors(query, lines[: len(of_query)])
         candidates = candidates_of(part, with_tensors(items, shared))
         scores = torch.cat([model.similarity.training_scores(own, candidates), *lines[len(of_query) :]], dim=1)
-        return objective(scores, own, roles.of_queries(part)).sum()
+        losses = objective(scores, own, roles.of_queries(part))
+        return weighted_sum(losses, None if weights is None else weights[part])
 
     lines = of_query if alone is None else [*of_query, alone]
-    weights = [*_trained(model.similarity), *_trained(objective)]
-    return sum_in_parts(loss_of, lines, tensors_of(items), weights, parts)
+    trained = [*_trained(model.similarity), *_trained(objective)]
+    return sum_in_parts(loss_of, lines, tensors_of(items), trained, parts)
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Gathered:
     ) -> tuple[Tensor, Gates]:
         shared = Shared.of(items, batch)
         of_all = with_tensors(items, self.gather(tensors_of(items), shared.place))
-        loss = loss_over(model, objective, query, of_all, shared.roles(batch))
+        loss = loss_over(model, objective, query, of_all, shared.roles(batch), batch.weights)
         return loss, own_gates(model, query, items, batch)
 
 
@@ -135,10 +140,10 @@ class PrimaryAndImage:
         def loss_of(queries: list[Tensor], facts: list[Tensor], lines: list[Tensor]) -> Tensor:
             of_queries = with_tensors(query, queries)
             scores = model.similarity.training_scores(of_queries, with_tensors(items, lines))
-            return objective(scores, of_queries, Roles(*facts)).sum()
+            return weighted_sum(objective(scores, of_queries, Roles(*facts[:3])), next(iter(facts[3:]), None))
 
         query_place = place_of(parts, "embeddings of queries")
-        facts = list(shared.roles(batch)[:3])
+        facts = [*shared.roles(batch)[:3], *([] if batch.weights is None else [batch.weights])]
         loss = primary_and_image(loss_of, parts, facts, tensors_of(items), query_place, shared.place)
         return loss, own_gates(model, query, items, batch)
 
@@ -171,7 +176,7 @@ class Streamed:
 
         loss = over_all_items(
             sums_of,
-            lambda sums: objective.loss_of_sums(sums).sum(),
+            lambda sums: weighted_sum(objective.loss_of_sums(sums), batch.weights),
             tensors_of(query),
             [*tensors_of(items), batch.item_rows, is_copy],
             [*_trained(model.similarity), *_trained(objective)],

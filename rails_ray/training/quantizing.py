@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rails_ray.data.batch import weighted_sum
 from rails_ray.modules.quantizers.learned import Assigned, LearnedQuantizer, Matched, Method, Quantized
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.training.terms import Compared
@@ -81,4 +82,4 @@ class MethodTerm:
         quantized, batch = compared.quantized, compared.batch
         assert quantized is not None
         loss = self.method.loss(Matched(compared.query.components, quantized, batch.roles(), self.tau))
-        return loss.sum() * batch.weight
+        return weighted_sum(loss, batch.weights) * batch.weight

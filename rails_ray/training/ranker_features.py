@@ -16,6 +16,7 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from rails_ray.data.forms import FORMS
+from rails_ray.data.queries import check_unweighted
 from rails_ray.data.sources import Sources
 from rails_ray.reranking.rankers.boosted import PairFeatures
 from rails_ray.storage.rows import Rows, check_distinct, rows_of
@@ -47,6 +48,7 @@ def read(sources: Sources) -> tuple[PairFeatures, Int[ndarray, "P 2"]]:
                 f"queries of one text must have the same features, got others for {text!r} in row {place} of {file}"
             )
     train = texts.queries["train"]
+    check_unweighted(train, "boosted trees")
     query_rows = np.repeat([row_of[train.inputs[number]] for number in range(len(train))], train.relevant.lengths)
     features = PairFeatures(
         np.array(keys),

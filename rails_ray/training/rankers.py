@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.queries import ItemLists
+from rails_ray.data.queries import ItemLists, check_unweighted
 from rails_ray.modules.encoders.tokenizer import PADDING
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.optional import optional
@@ -112,6 +112,7 @@ def train_cross_encoder(
     queries, items = read.queries["train"], read.item_inputs
     if not isinstance(queries.inputs, Texts) or not isinstance(items, Texts):
         raise ValueError("a cross-encoder needs queries and items that are texts, got others")
+    check_unweighted(queries, "a cross-encoder")
     reader = PairReader.of([*items, *queries.inputs], config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,6 +1,9 @@
 """One training step: encode the batch, score its queries against items, and take the loss.
 
-    L = weight * sum_q objective_q(scores) + sum of the terms (L_MI, GLaS)
+    L = weight * sum_q w_q objective_q(scores) + sum of the terms (L_MI, GLaS)
+
+with w_q the weight of q's pair, of mean 1 over the global batch. L_MI and what a quantizer's method adds are weighed by
+it; GLaS, which compares items, is not. An item whose pair weighs 0 may still be a negative.
 
 It is a module so that a data-parallel wrapper sees one forward pass. The mean of the workers' gradients is the gradient
 of the whole batch: each query has the same weight on any worker, and the mean gates of L_MI are averaged over workers

@@ -60,9 +60,12 @@ class MutualInformation:
         gates, weight = compared.own_gates, compared.batch.weight
         if gates is None:
             return compared.items.components.new_zeros(())
-        weight = weight * len(compared.query) / max(len(gates), 1)
-        mean_gates = self.mean_over_workers(gates.sum(dim=0) * weight)
-        return self.weight * mutual_information(gates, mean_gates, weight)
+        weight, of_each = weight * len(compared.query) / max(len(gates), 1), compared.batch.weights
+        if of_each is not None and len(of_each):
+            of_each = of_each.repeat(len(gates) // len(of_each))
+        total = gates if of_each is None else gates * of_each[:, None]
+        mean_gates = self.mean_over_workers(total.sum(dim=0) * weight)
+        return self.weight * mutual_information(gates, mean_gates, weight, of_each)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from oracles.vectors import Matrix, Vector, dot, entropy, sigmoid, softmax
 
 
-def mutual_information(gates: Matrix) -> float:
-    """-H(E[pi]) + E[H(pi | q, x)]; RAILS, Equation 3."""
-    mean = [sum(line[p] for line in gates) / len(gates) for p in range(len(gates[0]))]
-    return -entropy(mean) + sum(entropy(line) for line in gates) / len(gates)
+def weighted_mean(numbers: Vector, weights: Vector) -> float:
+    """sum_i w_i l_i / sum_i w_i; 0 if all weights are."""
+    total = sum(weights)
+    return sum(weight * number for number, weight in zip(numbers, weights, strict=True)) / total if total else 0.0
+
+
+def mutual_information(gates: Matrix, weights: Vector | None = None) -> float:
+    """-H(E[pi]) + E[H(pi | q, x)], of pairs by their weights; RAILS, Equation 3."""
+    weights = [1.0] * len(gates) if weights is None else weights
+    mean = [weighted_mean([line[p] for line in gates], weights) for p in range(len(gates[0]))]
+    return -entropy(mean) + weighted_mean([entropy(line) for line in gates], weights)
 
 
 def sampled_softmax(logits: Matrix, positive: Sequence[int], is_hidden: Sequence[Sequence[bool]]) -> float:

@@ -1,9 +1,10 @@
 """What a worker does in the proof of cross-device sampling: in a module that a spawned process can import."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, product
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ QUERIES = Texts(
 )
 ITEMS = ["red car", "red hat", "blue car", "blue hat", "green tree", "pink stone", "grey stone of some size"]
 ANSWERS = ItemLists.of([[0, 1], [0, 2], [3], [1, 3], [2], [4], [4], [4], [5, 6], [5]])
+WEIGHTS = np.array([0.5, 3, 0, 1, 7, 2, 0.25, 1, 4, 0, 2, 1, 6, 0.5])  # of the pairs
 # Of the 14 pairs an epoch has batches of 8 and of 6: even for two workers and for three; of 5, 5 and 4; of 13 and 1.
 BATCHES = {"even": (6, 1), "uneven": (5, 0), "one empty": (13, 1)}
 
@@ -52,6 +54,7 @@ class Case:
     is_wrapped: bool = True
     precision: torch.dtype = torch.float32
     encode_size: int = 0
+    is_weighted: bool = False
 
 
 def cases() -> Iterator[Case]:
@@ -59,6 +62,8 @@ def cases() -> Iterator[Case]:
         yield Case("towers mixture", form=form, batch=batch, is_wrapped=is_wrapped)
     for model, loss, form in product(("towers dot", "transformer mixture"), LOSSES, FORMS):
         yield Case(model, loss=loss, form=form)
+    for form, batch in product(FORMS, BATCHES):
+        yield Case("towers mixture", form=form, batch=batch, is_weighted=True)
     for form in BASELINES:
         yield Case("towers mixture", form=form)
     for form in FORMS:
@@ -94,8 +99,9 @@ def model_of(case: Case) -> DualEncoder:
 def sampler_of(case: Case, model: DualEncoder, rank: int = 0, num_workers: int = 1) -> InBatchSampler:
     features = model.query_features(QUERIES), model.item_features(ITEMS)
     size, _ = BATCHES[case.batch]
+    answers = replace(ANSWERS, weights=WEIGHTS) if case.is_weighted else ANSWERS
     return InBatchSampler(
-        Queries(QUERIES, ANSWERS), *features, batch_size=size, seed=0, rank=rank, num_workers=num_workers
+        Queries(QUERIES, answers), *features, batch_size=size, seed=0, rank=rank, num_workers=num_workers
     )
 
 

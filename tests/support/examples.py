@@ -37,7 +37,13 @@ from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
-from rails_ray.modules.losses.config import NoneConfig
+from rails_ray.modules.losses.config import (
+    ContrastiveConfig,
+    MaximumLikelihoodConfig,
+    NoneConfig,
+    PointwiseConfig,
+    TermsConfig,
+)
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -152,6 +158,18 @@ def small_history_config(similarity: str = "mixture", dropout: float = 0.0, num_
 
 COLOURED = Queries(Texts(["red", "car", "blue hat", "hat"]), ItemLists.of([[0, 1], [0, 2], [3], [1, 3]]))
 THINGS = ["red car", "red hat", "blue car", "blue hat"]
+
+
+NO_TERMS = TermsConfig(mutual_information_weight=0.0)
+EVERY_LOSS = [
+    *(
+        ContrastiveConfig(kind=kind, pointwise_weight=weight)
+        for kind in ("beta_nce", "exp_nce", "sampled_softmax")
+        for weight in (0.0, 0.5)
+    ),
+    PointwiseConfig(),
+    MaximumLikelihoodConfig(),
+]
 
 
 def sampler_of(model: DualEncoder, **options: int) -> PairSampler:

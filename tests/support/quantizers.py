@@ -1,9 +1,14 @@
-"""Product quantizers at random."""
+"""Product quantizers at random, and a step that trains one."""
 
 import torch
 from torch import Tensor
 
+from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.modules.quantizers.learned import Method
 from rails_ray.modules.quantizers.product import ProductQuantizer, Selection
+from rails_ray.training.quantizing import MethodTerm, Quantizing
+from rails_ray.training.step import TrainingStep
+from support.examples import small_config
 
 SELECTIONS: tuple[Selection, ...] = ("l2", "cosine", "inner_product", "bilinear")
 
@@ -35,3 +40,16 @@ def a_quantizer(
 
 def some_vectors(num: int, width: int, seed: int = 0) -> Tensor:
     return torch.randn(num, width, generator=torch.Generator().manual_seed(seed))
+
+
+TAU = 0.05
+
+
+def a_step(method: Method, **options: int) -> TrainingStep:
+    """A step of a mixture of two item components, without terms of its own."""
+    own = DualEncoderTraining.of(small_config())
+    model = own.model()
+    quantizing = Quantizing(method, method.begin(a_quantizer(6, 4, 2, turns=6)), **options)
+    return TrainingStep(
+        model, own.objective(model), own.contrast(), terms=[MethodTerm(method, TAU)], quantizing=quantizing
+    )

@@ -5,27 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.quantizers.dqn import DqnConfig
 from rails_ray.modules.quantizers.learned import Matched, Method
 from rails_ray.modules.quantizers.mopq import MopqConfig
 from rails_ray.modules.quantizers.product import ProductQuantizer
-from rails_ray.training.quantizing import MethodTerm, Quantizing
-from rails_ray.training.step import TrainingStep
-from support.examples import sampler_of, small_config
-from support.quantizers import a_quantizer
-
-TAU = 0.05
-
-
-def a_step(method: Method, **options: int) -> TrainingStep:
-    """A step of a mixture of two item components, without terms of its own."""
-    own = DualEncoderTraining.of(small_config())
-    model = own.model()
-    quantizing = Quantizing(method, method.begin(a_quantizer(6, 4, 2, turns=6)), **options)
-    return TrainingStep(
-        model, own.objective(model), own.contrast(), terms=[MethodTerm(method, TAU)], quantizing=quantizing
-    )
+from support.examples import sampler_of
+from support.quantizers import TAU, a_step
 
 
 @pytest.mark.parametrize("method", [MopqConfig(codeword_weight=0.5), DqnConfig(reconstruction_weight=2.0)])

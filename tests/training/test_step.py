@@ -16,6 +16,8 @@ from rails_ray.modules.similarities.states import take
 from rails_ray.training.step import TrainingStep, in_one_process
 from support.examples import (
     COLOURED,
+    EVERY_LOSS,
+    NO_TERMS,
     THINGS,
     batches_of,
     sampler_of,
@@ -23,17 +25,6 @@ from support.examples import (
     small_history_config,
     window_sampler,
 )
-
-NO_TERMS = TermsConfig(mutual_information_weight=0.0)
-EVERY_LOSS = [
-    *(
-        ContrastiveConfig(kind=kind, pointwise_weight=weight)
-        for kind in ("beta_nce", "exp_nce", "sampled_softmax")
-        for weight in (0.0, 0.5)
-    ),
-    PointwiseConfig(),
-    MaximumLikelihoodConfig(),
-]
 
 
 @pytest.mark.parametrize("similarity", ["mixture", "dot product"])

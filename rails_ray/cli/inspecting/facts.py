@@ -28,11 +28,12 @@ def quantiles(numbers: NDArray[Any]) -> dict[str, float]:
     return {name: float(np.quantile(numbers, share)) for name, share in QUANTILES.items()}
 
 
-def of(read: DataSet, num_sampled: int, sources: Sources) -> Facts:
+def of(read: DataSet, num_sampled: int, sources: Sources, weight_column: str = "weight") -> Facts:
     """Facts of a data set. Sections that do not apply are left out.
 
     Args:
         sources: where it was read from.
+        weight_column: the column that has the weights of training pairs.
     """
     train, test = read.queries["train"], read.queries["test"]
     found: Facts = {"items": {"num": len(read.item_ids), **_inputs(read.item_inputs, num_sampled)}}
@@ -50,7 +51,24 @@ def of(read: DataSet, num_sampled: int, sources: Sources) -> Facts:
         column = sources.table("interactions").renamed.get("user_id", "user_id")
         found["histories"] = {"column": column, **of_histories(histories, len(read.item_ids))}
     found["relevance"] = of_relevance(read)
+    if train.weights is not None:
+        found["weights"] = of_weights(train.weights, weight_column)
     return found
+
+
+def of_weights(weights: NDArray[np.float64], column: str) -> Facts:
+    """
+    column: the column of the table that has them.
+    num_zero: training pairs that count nothing.
+    """
+    least, most = float(weights.min()), float(weights.max())
+    return {
+        "column": column,
+        "min": least,
+        "mean": float(weights.mean()),
+        "max": most,
+        "num_zero": int((weights == 0).sum()),
+    }
 
 
 def _inputs(inputs: Any, num_sampled: int) -> Facts:

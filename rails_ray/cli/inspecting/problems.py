@@ -22,7 +22,7 @@ from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import VectorShape, vectors_of
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import RowBatch, Table
-from rails_ray.storage.values import REFERENCE, TEXT, TIME, Columns, Kind
+from rails_ray.storage.values import REFERENCE, TEXT, TIME, WEIGHT, Columns, Kind
 
 DISTINCT = {"items": "item_id", "queries": "query_id", "users": "user_id"}
 KNOWN = (  # the ids of one table that another must have
@@ -94,6 +94,7 @@ def problems(sources: Sources, reading: Reading, surveyed: dict[str, Survey], kn
         _check_queries(found, "queries", tables["queries"], needed["queries"])
     if "interactions" in tables:
         _check_times(found, sources, "interactions", tables["interactions"])
+    _check_weights(found, sources, tables)
     return list(found.sentences.values())
 
 
@@ -183,6 +184,14 @@ def _refused(batch: RowBatch, check: Callable[[RowBatch], object]) -> str | None
 
 def _sliced(batch: RowBatch, first: int, num_rows: int | None) -> RowBatch:
     return replace(batch, table=batch.table.slice(first, num_rows), first_row=batch.at(first))
+
+
+def _check_weights(found: Found, sources: Sources, tables: dict[str, Survey]) -> None:
+    for name in ("relevance", "interactions"):
+        there = found.readable(name, tables[name], "weight") if name in tables else None
+        with found.noting():
+            if there is not None and "weight" in there:
+                sources.weights(name, there.read({}, {"weight": WEIGHT}))
 
 
 def _check_vectors(found: Found, name: str, table: Survey, column: str, kind: Kind) -> None:

@@ -66,7 +66,10 @@ def inspect(
         },
         "problems": looked.problems,
         "notes": sources.notes,
-        "facts": {own[0].name: facts.of(data, num_sampled, sources) for own, data in looked.groups()},
+        "facts": {
+            own[0].name: facts.of(data, num_sampled, sources, _weight_column(sources, own))
+            for own, data in looked.groups()
+        },
         "splits": facts.splits(sources) if looked.has_queries() else None,
         "recipes": {name: dict(vars(own)) for name, own in verdicts.items()},
     }
@@ -153,6 +156,12 @@ def _lacking(sources: Sources, nearest: Reading, surveyed: dict[str, Survey]) ->
         except (ValueError, NotFoundError) as error:
             found.append(str(error))
     return found
+
+
+def _weight_column(sources: Sources, own: list[Reading]) -> str:
+    """The name of the column that has weights of training pairs, as its table has it."""
+    name = "interactions" if "interactions" in own[0].columns else "relevance"
+    return sources.column_of(name, "weight") if sources.has(name) else "weight"
 
 
 def _of_table(own: Survey) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def verdict(own: TrainingFamily, read: DataSet, num_sampled: int) -> Verdict:
         num_sampled: texts whose lengths are counted, at most.
     """
     try:
+        own.check_weights(read)
         own = training_family(own.completed(read))
     except ValueError as error:
         return Verdict(False, str(error))

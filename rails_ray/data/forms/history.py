@@ -2,7 +2,8 @@
 
     interactions   user_id, item_id (integer or string), position (integer: orders the interactions of a user),
                    timestamp (a timestamp, a date, or a number whose unit shows by its size); one of the last two may
-                   be left out; session_id in place of user_id makes each session a user
+                   be left out; session_id in place of user_id makes each session a user; weight (number; may be left
+                   out, and null is 1): what it counts in training to predict this interaction
     items          item_id (distinct), title (string; may be left out)
     users          user_id (distinct); the table may be left out
 
@@ -40,7 +41,7 @@ from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS
 from rails_ray.storage.parquet import read_plain, to_bytes
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, REFERENCE, TIME
+from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, REFERENCE, TIME, WEIGHT
 
 HELD_OUT = {"train": 2, "valid": 1, "test": 0}  # last items of a user that a split must not see
 SHORTEST_TESTED = 3  # interactions of a user of whom something is held out
@@ -88,7 +89,9 @@ class HistoryForm:
             times = times[order] // MICROSECONDS
             _check_times(starts, times, table.name)
         user_ids = known["user_id"].filter(pa.array(is_active))
-        histories = Visits(starts, item_of[order], times, _numbers_of(user_ids))
+        weights = sources.weights("interactions", table)
+        weights = None if weights is None else weights[is_kept][order]
+        histories = Visits(starts, item_of[order], times, _numbers_of(user_ids), weights=weights)
         corpus = items.table.filter(pa.array(is_corpus))
         splits = {split: leave_one_out(histories, held_out, table.name) for split, held_out in HELD_OUT.items()}
         return SequenceData(
@@ -184,7 +187,8 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
         raise ValueError(f"{file} must hold a user with {what}, got none")
     ends = histories.starts[:-1][users] + lengths[users] - 1
     inputs = histories.between(users, histories.starts[:-1][users], ends)
-    relevant = ItemLists(np.arange(len(users) + 1), histories.rows[ends])
+    weights = None if histories.weights is None else histories.weights[ends]
+    relevant = ItemLists(np.arange(len(users) + 1), histories.rows[ends], weights=weights)
     return Queries(inputs, relevant, seen=inputs)
 
 
@@ -212,8 +216,8 @@ def _interactions(sources: Sources) -> Rows:
     """The table, which needs positions, timestamps, or both."""
     ids = {"user_id": REFERENCE, "item_id": REFERENCE}
     if "timestamp" not in sources.open("interactions"):
-        return sources.read("interactions", {**ids, "position": INTEGER})
-    return sources.read("interactions", {**ids, "timestamp": TIME}, {"position": INTEGER})
+        return sources.read("interactions", {**ids, "position": INTEGER}, {"weight": WEIGHT})
+    return sources.read("interactions", {**ids, "timestamp": TIME}, {"position": INTEGER, "weight": WEIGHT})
 
 
 def times_of(sources: Sources, read: Rows, interactions: pa.Table) -> NDArray[np.int64] | None:

@@ -17,7 +17,7 @@ from rails_ray.storage.parquet import to_bytes
 from rails_ray.storage.tables import Table
 
 READ = "read.json"  # says that all tables of a data set are written, and what was left out of them
-READER = "1"  # changes when files are read in another way
+READER = "2"  # changes when files are read in another way
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
             splits[query] = _split_of(path)[1]
         relevance.append(table)
     pairs = pa.concat_tables(relevance)
-    is_relevant = pc.greater(typed(pairs["score"]).cast(pa.float64()), 0)
+    pairs = pairs.set_column(2, "score", typed(pairs["score"]).cast(pa.float64()))
+    is_relevant = pc.greater(pairs["score"], 0)
     num_other = len(pairs) - int(pc.sum(is_relevant).as_py() or 0)
     if num_other:
         folder.notes.append(f"relevance: {num_other:,} of {len(pairs):,} pairs left out, as their score is 0 or less")
@@ -106,7 +107,7 @@ def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     ids = queries["_id"].to_pylist()
     split = pa.array([splits.get(query, "train") for query in ids], pa.large_string())
     found["queries"] = renamed(queries, {"_id": "query_id", "text": "text"}).append_column("split", split)
-    found["relevance"] = pairs.filter(is_relevant).select(["query_id", "item_id"])
+    found["relevance"] = pairs.filter(is_relevant)
     return found
 
 

@@ -64,6 +64,10 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
     def sizes(self) -> Sizes:
         return Sizes(max_length=self.own.encoder.reads_at_most, similarity=self.own.similarity.kind)
 
+    @property
+    def weighs(self) -> bool:
+        return True
+
     def completed(self, read: DataSet) -> RunConfig:
         """The config with what the data set or a frozen model decides: items, and the widths of vectors."""
         if self.own.trained_quantizer is not None:
@@ -246,6 +250,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
             return WindowSampler(
                 queries.inputs,
                 queries.relevant.rows,
+                queries.relevant.weights,
                 num_corpus_items=len(read.item_ids),
                 max_length=self.own.encoder.max_length,
                 shared_by=negatives.shared_by,

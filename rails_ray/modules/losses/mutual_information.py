@@ -14,7 +14,10 @@ SMALLEST_GATE = 1e-12
 
 
 def mutual_information(
-    gates: Float[Tensor, "B P"], mean_gates: Float[Tensor, " P"], weight: float
+    gates: Float[Tensor, "B P"],
+    mean_gates: Float[Tensor, " P"],
+    weight: float,
+    weights: Float[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
     """L_MI in nats, in [-log P, 0] over the whole batch.
 
@@ -22,8 +25,10 @@ def mutual_information(
         mean_gates: E[pi] over the whole batch; `gates` may be one worker's part of it. It comes separately because
             the entropy of a mean is not the mean of entropies.
         weight: weight of a pair in the mean over the whole batch.
+        weights: what each pair counts in it, of mean 1 over the whole batch; None for 1.
     """
-    return weight * _entropy(gates).sum() - _entropy(mean_gates)
+    entropies = _entropy(gates) if weights is None else _entropy(gates) * weights
+    return weight * entropies.sum() - _entropy(mean_gates)
 
 
 def _entropy(probabilities: Float[Tensor, "*B P"]) -> Float[Tensor, "*B"]:

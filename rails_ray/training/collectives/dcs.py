@@ -35,7 +35,7 @@ def primary_and_image(
     """The sum of the losses of this worker's queries; by the items it has the gradient of all workers' sums together.
 
     Args:
-        facts: tensors of the queries without gradient: which column is positive, which are negative.
+        facts: tensors of the queries without gradient: which column is positive, which are negative, and weights.
 
     Raises:
         LostWorkerError: if a worker has died or does not answer.

@@ -123,6 +123,28 @@ def test_vectors_that_are_zero_are_refused_or_remarked(tmp_path: Path, capsys: p
     assert got in problem
 
 
+def test_weights_of_training_pairs_are_shown_by_their_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_text_data(tmp_path / "data")
+    change(folder, "relevance", lambda found: found.append_column("grade", pa.array(np.arange(len(found)) % 3)))
+    assert looked(folder)["facts"]["text"].get("weights") is None
+    assert main(["inspect", str(folder), "--no-timing", "--columns", "weight=grade"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "weights of training pairs column grade: min 0, mean" in text
+    assert ", max 2; " in text
+    assert "pairs of a query and an item must count alike to train text-solar" in text
+
+
+def test_weights_that_are_no_weights_are_a_problem_beside_others(tmp_path: Path) -> None:
+    folder = write_text_data(tmp_path / "data")
+    change(folder, "relevance", lambda found: found.append_column("weight", pa.array([-1.0] * len(found))))
+    change(folder, "queries", setting("split", 3, "other"))
+    problems = looked(folder)["problems"]
+    assert any("'split'" in problem for problem in problems)
+    assert any("'weight' of" in problem and "got -1.0 in row 0" in problem for problem in problems)
+
+
 def test_users_that_test_nothing_and_items_that_answer_nothing_are_remarked(tmp_path: Path) -> None:
     folder = write_sequence_data(tmp_path / "data")
     users = pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist()
