@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from rails_ray.cli.inspecting.readings import INSTEAD, OPTIONAL, USERS, Reading
 from rails_ray.cli.inspecting.tables import Survey
-from rails_ray.data.forms.history import times_of
 from rails_ray.data.forms.numbers import check_one_form, features_of
 from rails_ray.data.queries import SPLITS
 from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
+from rails_ray.data.times import times_of
 from rails_ray.data.vectors import VectorShape, vectors_of
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import RowBatch, Table

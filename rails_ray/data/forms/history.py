@@ -32,11 +32,11 @@ from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, ItemLists, Queries, Visits
 from rails_ray.data.sources import Sources
-from rails_ray.data.times import MICROSECONDS, microseconds
+from rails_ray.data.times import MICROSECONDS
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.schema.fields import shortened
-from rails_ray.schema.times import UNITS, UNKNOWN_TIME
+from rails_ray.schema.times import UNKNOWN_TIME
 from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS
 from rails_ray.storage.parquet import read_plain, to_bytes
@@ -218,19 +218,6 @@ def _interactions(sources: Sources) -> Rows:
     if "timestamp" not in sources.open("interactions"):
         return sources.read("interactions", {**ids, "position": INTEGER}, {"weight": WEIGHT})
     return sources.read("interactions", {**ids, "timestamp": TIME}, {"position": INTEGER, "weight": WEIGHT})
-
-
-def times_of(sources: Sources, read: Rows, interactions: pa.Table) -> NDArray[np.int64] | None:
-    """The times of interactions in microseconds; None if they have none."""
-    if "timestamp" not in read:
-        return None
-    try:
-        times, unit = microseconds(interactions["timestamp"])
-    except ValueError as error:
-        raise ValueError(f"column 'timestamp' of {read.name} must {error}") from None
-    if unit != UNITS[0][0]:
-        sources.note(f"interactions: column 'timestamp' is read as {unit}, by its size")
-    return times
 
 
 def _note_ties(sources: Sources, starts: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
