@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,7 @@ class VectorShape:
             ValueError: if the first row is no vector.
         """
         first = next(table.batches({column: kind}))
-        row = next((row.as_py() for row in first[column] if row.is_valid), [])
+        row: list[Any] = next((row.as_py() for row in first[column] if row.is_valid), [])
         is_several = bool(row) and isinstance(row[0], list)
         sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)
         if not all(sizes):
