@@ -1,7 +1,7 @@
 """Look at a data set before training: what it is, what is wrong with it, which recipes fit, and what to beat."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -33,6 +33,7 @@ class InspectData(ExcludesSeen):
         max_dropped: Share of the rows of a table that may name items, queries or users that are not there.
         zero_vectors: What becomes of vectors of zeros, which no cosine compares: refuse them, or keep them.
         sample: Texts and vectors to look at, at most. All rows are checked, whatever it is.
+        pretrained: Folder of a model of sentence-transformers to measure on 200 test queries of texts and 2,000 items.
         timing: Time a few steps and a few items, to tell what training and encoding will take.
         json: Print JSON alone.
     """
@@ -46,6 +47,7 @@ class InspectData(ExcludesSeen):
     max_dropped: float = 0.1
     zero_vectors: Literal["refuse", "keep"] = "refuse"
     sample: int = NUM_SAMPLED
+    pretrained: Annotated[str | None, tyro.conf.arg(name="encoder.pretrained")] = None
     timing: bool = True
     json: bool = False
 
@@ -96,6 +98,7 @@ class InspectData(ExcludesSeen):
                 num_sampled=self.sample,
                 has_timing=self.timing,
                 exclude_seen=self.excludes_seen,
+                pretrained=self.pretrained,
                 on_progress=report,
             )
 
@@ -111,16 +114,20 @@ def show(report: Mapping[str, Any]) -> None:
     for reading, facts in report["facts"].items():
         out.print(_facts(facts, f"read as {reading}"))
     out.print(_recipes(report["recipes"]))
+    say(report["try_first"])
     if report["baselines"]:
         out.print(_baselines(report["baselines"]))
     if report["times"]:
         out.print(_times(report["times"]))
-    for line in remarks(report):
-        out.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    for sentence in report["notes"]:
-        out.print(f"note: {sentence}", highlight=False, markup=False, emoji=False, soft_wrap=True)
-    for sentence in report["problems"]:
-        out.print(f"problem: {sentence}", highlight=False, markup=False, emoji=False, soft_wrap=True)
+    say(remarks(report))
+    say([f"note: {sentence}" for sentence in report["notes"]])
+    say([f"problem: {sentence}" for sentence in report["problems"]])
+
+
+def say(sentences: Iterable[str]) -> None:
+    """Print sentences as they are, a line each."""
+    for sentence in sentences:
+        out.print(sentence, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def _tables(report: Mapping[str, Any]) -> Table:
@@ -269,6 +276,8 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
             )
         if own["seen_items"] is not None and own["seen_items"]["allowed"] is not None:
             found.append(remark(own["seen_items"], "test"))
+    if any(own["name"] == "baseline-bm25" for own in report["baselines"]) and not _has_encoder(report):
+        found.append("what a pretrained encoder finds is shown with --encoder.pretrained MODEL, the folder of one")
     for own in (report["times"] or {}).values():
         if own is not None:
             found.append(
@@ -279,6 +288,10 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
     if report["ignored"] and report["problems"]:
         found.append(f"no table of a data set: {', '.join(report['ignored'])}")
     return found
+
+
+def _has_encoder(report: Mapping[str, Any]) -> bool:
+    return any(own["name"].startswith("pretrained ") for own in report["baselines"])
 
 
 def _of_splits(report: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@
 | `problems`  | all that is wrong, in the sentences with which training would refuse it                  |
 | `facts`     | statistics of items, queries, relevance and histories                                    |
 | `verdicts`  | which recipes fit, with the number that decides                                          |
+| `advice`    | what to try first, from the facts                                                        |
 | `baselines` | what there is to beat: recipes that train nothing, or popularity                         |
 | `timing`    | what a training and an encoding will take, from a few steps and a few items              |
 | `sampling`  | parts of a data set                                                                      |

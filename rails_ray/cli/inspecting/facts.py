@@ -141,6 +141,8 @@ def training_queries_of_items(read: DataSet) -> NDArray[np.int64]:
 
 def of_relevance(read: DataSet) -> Facts:
     """
+    training_pairs: of a training query and a relevant item; in histories, of a position and its item.
+    items_named_in_training_fraction: share of the items that answer a training query.
     items_per_query: of all splits.
     training_queries_per_item: of all items.
     items_without_query: items that answer no query of any split.
@@ -153,6 +155,8 @@ def of_relevance(read: DataSet) -> Facts:
         is_asked[read.queries[split].relevant.rows] = True
     return {
         "pairs": int(lengths.sum()),
+        "training_pairs": int(counts.sum()),
+        "items_named_in_training_fraction": float((counts > 0).mean()),
         "items_per_query": {"mean": float(lengths.mean()), **quantiles(lengths)},
         "training_queries_per_item": {"mean": float(counts.mean()), **quantiles(counts)},
         "items_without_query": int((~is_asked).sum()),

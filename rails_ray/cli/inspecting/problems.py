@@ -62,6 +62,11 @@ class Found:
         """Return whether a column can be read of every file."""
         return not any(broken[:2] == (name, column) for broken in self.broken)
 
+    def readable_files(self, name: str, table: Survey, *columns: str) -> list[Table]:
+        """Each file of which these columns can be read, as a table of its own."""
+        together = self.readable(name, table, *columns)
+        return [] if together is None else [together.only([number]) for number in range(len(together.paths))]
+
     def readable(self, name: str, table: Survey, *columns: str) -> Table | None:
         """The files of which these columns can be read; None if there are none."""
         broken = {number for other, column, number in self.broken if other == name and column in columns}
@@ -153,13 +158,11 @@ def _check_ids(found: Found, sources: Sources, tables: dict[str, Survey]) -> Non
                 sources.references(name, there.read({column: REFERENCE}), {column: known})
 
 
-def _check_rows(found: Found, files: Table | None, columns: Columns, check: Callable[[RowBatch], object]) -> None:
+def _check_rows(found: Found, files: Sequence[Table], columns: Columns, check: Callable[[RowBatch], object]) -> None:
     """Take down the first row of each kind that a check of batches refuses. Halving finds it."""
     kinds = {column: _with_nulls(kind) for column, kind in columns.items()}
-    if files is None:
-        return
-    for number in range(len(files.paths)):
-        for batch in files.only([number]).batches(kinds):
+    for file in files:
+        for batch in file.batches(kinds):
             parts, num_wrong = [batch], 0
             while parts and num_wrong < MOST_WRONG:
                 part = parts.pop()
@@ -199,19 +202,18 @@ def _check_vectors(found: Found, name: str, table: Survey, column: str, kind: Ki
     with found.noting():
         if files is not None:
             shape = VectorShape.of(files, column, _with_nulls(kind))
-            _check_rows(found, files, {column: kind}, lambda batch: vectors_of(batch, column, shape))
+            per_file = found.readable_files(name, table, column)
+            _check_rows(found, per_file, {column: kind}, lambda batch: vectors_of(batch, column, shape))
 
 
 def _check_queries(found: Found, name: str, table: Survey, needed: Columns) -> None:
     """Splits that are none, features that cannot be, and columns of both vectors and features."""
-    there = found.readable(name, table, "split") if "split" in needed else None
-    for number in () if there is None else range(len(there.paths)):
-        assert there is not None
+    for file in found.readable_files(name, table, "split") if "split" in needed else ():
         with found.noting():
-            splits_of(there.only([number]).read({"split": _with_nulls(TEXT)}, changed=_filled))
+            splits_of(file.read({"split": _with_nulls(TEXT)}, changed=_filled))
     features = {column: kind for column, kind in needed.items() if column in FEATURES}
     if features:
-        _check_rows(found, found.readable(name, table, *features), features, features_of)
+        _check_rows(found, found.readable_files(name, table, *features), features, features_of)
     whole = found.readable(name, table, *needed)
     with found.noting():
         if whole is not None and needed.keys() & {*FEATURES, "vector"}:

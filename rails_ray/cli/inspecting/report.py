@@ -1,11 +1,12 @@
 """All that a look at a data set says, as plain JSON values."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rails_ray.cli.inspecting import baselines, facts, tables, timing
+from rails_ray.cli.inspecting import advice, baselines, facts, tables, timing
 from rails_ray.cli.inspecting.baselines import Baseline
 from rails_ray.cli.inspecting.problems import problems
 from rails_ray.cli.inspecting.readings import Reading, readings
@@ -19,6 +20,7 @@ from rails_ray.errors import NotFoundError
 from rails_ray.families.recipes import by_name, names
 from rails_ray.families.training_family import TrainingFamily, training_family
 
+FORMAT = 1  # of the report as JSON; docs/data.md has its keys
 NUM_TIMED = 2  # recipes of a reading whose training is timed: the first that fit, in the order of their list
 STEPS = ("tables", "data", "facts", "baselines", "timing")
 OnProgress = Callable[[int, int, str], None]
@@ -30,6 +32,7 @@ def inspect(
     num_sampled: int,
     has_timing: bool,
     exclude_seen: bool | None = None,
+    pretrained: str | None = None,
     on_progress: OnProgress = lambda done, total, note: None,
 ) -> dict[str, Any]:
     """Report on what a data set is, what is wrong with it, which recipes fit, what they take and what they must beat.
@@ -38,10 +41,12 @@ def inspect(
         num_sampled: texts and vectors that are looked at, at most.
         has_timing: whether to time the recipes that fit.
         exclude_seen: whether answers exclude the items of a query's history; None: nobody chose, so they do.
+        pretrained: folder of an encoder to measure on the test queries, if the data are texts.
         on_progress: called with the steps done, all steps, and a note on the next.
 
     Raises:
         NotFoundError: if there is no table at all.
+        ValueError: if an encoder is given, and the data are no texts or its folder has no model.
     """
 
     def step(number: int) -> None:
@@ -57,7 +62,11 @@ def inspect(
         sources.note_unused()
     step(2)
     verdicts = _verdicts(looked, num_sampled)
+    described = {
+        own[0].name: facts.of(data, num_sampled, sources, _weight_column(sources, own)) for own, data in looked.groups()
+    }
     report: dict[str, Any] = {
+        "format": FORMAT,
         "folder": str(sources),
         "tables": {name: _of_table(own) for name, own in surveyed.items()},
         "ignored": ignored,
@@ -66,17 +75,16 @@ def inspect(
         },
         "problems": looked.problems,
         "notes": sources.notes,
-        "facts": {
-            own[0].name: facts.of(data, num_sampled, sources, _weight_column(sources, own))
-            for own, data in looked.groups()
-        },
+        "facts": described,
         "splits": facts.splits(sources) if looked.has_queries() else None,
         "recipes": {name: dict(vars(own)) for name, own in verdicts.items()},
+        "try_first": _try_first(sources, looked, described, verdicts),
     }
     step(3)
-    report["baselines"] = [
-        one.to_dict() for own, data in looked.groups() for one in _baselines(own, data.choosing(exclude_seen), verdicts)
-    ]
+    found = [one for own, data in looked.groups() for one in _baselines(own, data.choosing(exclude_seen), verdicts)]
+    if pretrained is not None and not looked.problems:
+        found += _of_encoder(pretrained, looked)
+    report["baselines"] = [one.to_dict() for one in found]
     step(4)
     report["times"] = _times(looked, verdicts) if has_timing else None
     on_progress(len(STEPS), len(STEPS), "done")
@@ -147,10 +155,9 @@ def _items_alone(sources: Sources, reading: Reading) -> DataSet:
 
 def _lacking(sources: Sources, nearest: Reading, surveyed: dict[str, Survey]) -> list[str]:
     """Return what training says of data that lack a table or a column, and then a sentence on each other table."""
-    found = list[str]()
-    missing = [partial(Sources.table, name=name) for name in nearest.columns.keys() - surveyed]
-    reads: list[Callable[[Sources], object]] = [nearest.form.read, *missing]
-    for read in reads:
+    missing, found = sorted(nearest.columns.keys() - surveyed.keys()), list[str]()
+    reads: list[Callable[[Sources], object]] = [nearest.form.read]
+    for read in reads + [partial(Sources.table, name=name) for name in missing]:
         try:
             read(sources)
         except (ValueError, NotFoundError) as error:
@@ -191,12 +198,32 @@ def _fitting(own: list[Reading], verdicts: dict[str, Verdict]) -> list[TrainingF
     return [_family(recipe) for recipe in verdicts for one in own if recipe in one.recipes and verdicts[recipe].fits]
 
 
+def _try_first(
+    sources: Sources, looked: Looked, described: dict[str, facts.Facts], verdicts: dict[str, Verdict]
+) -> list[str]:
+    """What to try first on the data, in each way that they are read."""
+    folder, found = "FOLDER" if sources.folder is None else shlex.quote(str(sources)), list[str]()
+    for own, _ in looked.groups():
+        fits = [one.config.name for one in _fitting(own, verdicts)]
+        found += advice.first(described[own[0].name], fits, folder)
+    return found
+
+
 def _baselines(own: list[Reading], read: DataSet, verdicts: dict[str, Verdict]) -> list[Baseline]:
     """The recipes that train nothing, or popularity; nothing without queries."""
     if not len(read.queries["test"]):
         return []
     plain = [one for one in _fitting(own, verdicts) if not one.trains]
     return [baselines.untrained(one, read) for one in plain] or [baselines.popularity(read)]
+
+
+def _of_encoder(folder: str, looked: Looked) -> list[Baseline]:
+    """Figures of a pretrained encoder."""
+    read = looked.read.get("text")
+    if read is None or not len(read.queries["test"]):
+        got = f"data that are read as {', '.join(looked.read)}" if read is None else "items alone"
+        raise ValueError(f"--encoder.pretrained needs texts of items and of test queries, got {got}")
+    return baselines.pretrained(folder, _family("baseline-bm25"), read)
 
 
 def _times(looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, dict[str, Any] | None]:

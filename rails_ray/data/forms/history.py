@@ -32,7 +32,7 @@ from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import SPLITS, ItemLists, Queries, Visits
 from rails_ray.data.sources import Sources
-from rails_ray.data.times import MICROSECONDS
+from rails_ray.data.times import MICROSECONDS, times_of
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.schema.fields import shortened

@@ -48,6 +48,8 @@ def _batches(name: str, table: Any) -> Iterator[pa.Table]:
 
 
 def _parts(name: str, table: Any) -> Iterable[pa.Table]:
+    if isinstance(table, Mapping) and hasattr(table, "with_format"):  # of Hugging Face, by split
+        raise ValueError(f"table {name} must be one data set, got the splits {', '.join(table)}: take one of them")
     if isinstance(table, Mapping):
         return [pa.table(dict(table))]
     if isinstance(table, list):
@@ -55,8 +57,9 @@ def _parts(name: str, table: Any) -> Iterable[pa.Table]:
     if hasattr(table, "iter_batches"):  # of Ray Data
         return (batch for batch in table.iter_batches(batch_size=BATCH_ROWS, batch_format="pyarrow"))
     if hasattr(table, "with_format") and hasattr(table, "features"):  # of Hugging Face
-        arrow = table.with_format("arrow")
-        return (arrow[first : first + BATCH_ROWS] for first in range(0, len(arrow), BATCH_ROWS))
+        if table.features is None:  # a stream without types, of which the library itself cannot make Arrow
+            return (pa.table(batch) for batch in table.with_format(None).iter(BATCH_ROWS))
+        return (batch for batch in table.with_format("arrow").iter(BATCH_ROWS))
     if hasattr(table, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(table)
         return (pa.Table.from_batches([batch]) for batch in reader)
