@@ -72,11 +72,13 @@ def untrained(own: TrainingFamily, read: DataSet) -> Baseline:
     return _measured(own, read, part, own.config.name)
 
 
-def pretrained(folder: str, bm25: TrainingFamily, read: DataSet) -> list[Baseline]:
-    """Measure the cosine of a pretrained encoder on a few test queries, and BM25 on them if they are not all.
+def pretrained(folder: str, untrained_family: TrainingFamily, read: DataSet) -> list[Baseline]:
+    """Measure the cosine of a pretrained encoder on a few test queries, and a recipe that trains nothing on them too,
+    unless they are all.
 
     Args:
         folder: of the encoder.
+        untrained_family: of that recipe.
         read: texts.
 
     Raises:
@@ -88,7 +90,7 @@ def pretrained(folder: str, bm25: TrainingFamily, read: DataSet) -> list[Baselin
     part = sampling.part(replace(read, queries=asked), MOST_ENCODED, MOST_ASKED)
     found = [_measured(training_family(config), read, part, f"pretrained {folder}")]
     if len(part.item_ids) < len(read.item_ids) or len(part.queries["test"]) < len(read.queries["test"]):
-        found.append(_measured(bm25, read, part, f"{bm25.config.name} on that part"))
+        found.append(_measured(untrained_family, read, part, f"{untrained_family.config.name} on that part"))
     return found
 
 
