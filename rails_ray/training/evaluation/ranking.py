@@ -6,6 +6,7 @@ sampled.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.kernels.top_k import select
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.model import Model
-from rails_ray.modules.similarities.states import AnyItems, ItemState
+from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.search.zeros import NO_COSINE, zero_rows
 
 MOST_SCORES = 2**25  # of one batch: 128 MB, so that fewer queries of a large corpus are scored at a time
@@ -103,8 +104,8 @@ def _rankings(
 ) -> list[Ranking]:
     """A ranking for each of the exclusions, which add up: an item stays excluded in those that follow."""
     kept: list[dict[str, list[Tensor]]] = [{field.name: [] for field in fields(Ranking)} for _ in exclusions]
-    finds_zeros_last = getattr(model, "finds_zeros_last", False)
-    zeros = zero_rows(items.components) if finds_zeros_last and isinstance(items, ItemState) else None
+    any_items: Any = items  # have components, if the model says so
+    zeros = zero_rows(any_items.components) if getattr(model, "finds_zeros_last", False) else None
     size = min(QUERY_BATCH, max(MOST_SCORES // len(items), 1))
     for first, query in query_batches(model, queries.inputs, size):
         scores: Tensor = model.similarity.scores(query, items)
