@@ -23,7 +23,12 @@ from rails_ray.data.sources import Sources
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.recipes import by_name
+from rails_ray.families.training_family import training_family
+from rails_ray.modules.schedule import TrainingConfig
+from rails_ray.reranking.rankers.cross_encoder import CrossEncoderConfig
 from rails_ray.storage.filesystem import Storage
+from rails_ray.training.rankers import train_cross_encoder
 from support.examples import (
     small_bm25_config,
     small_config,
@@ -270,3 +275,11 @@ def test_each_query_of_a_batch_has_its_weight_on_any_worker(place: int) -> None:
         assert plain.weights is None
         assert torch.equal(plain.positive, whole.positive)
     assert seen
+
+
+def test_heavy_rankers_and_rbe_refuse_weights(texts: Path, tmp_path: Path) -> None:
+    data = read(add(texts, "relevance", np.arange(num_rows(texts, "relevance")) % 3))
+    with pytest.raises(ValueError, match="to train a cross-encoder, which cannot weigh them, got a column 'weight'"):
+        train_cross_encoder(data, tmp_path / "ranker", CrossEncoderConfig(), TrainingConfig())
+    with pytest.raises(ValueError, match="to train text-rbe, which cannot weigh them, got a column 'weight'"):
+        training_family(by_name("text-rbe")).check_weights(data)

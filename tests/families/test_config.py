@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from rails_ray.cli.encode import Encode
 from rails_ray.families import config, recipes
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.dual_encoder.config import (
@@ -18,6 +19,8 @@ from rails_ray.families.dual_encoder.config import (
     UniformNegatives,
 )
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.solar.train import SolarTraining
+from rails_ray.families.vector_items.storing import FullItems, PqItems
 from rails_ray.modules.encoders.frozen import SentenceTransformerConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
@@ -314,3 +317,16 @@ def test_a_run_from_before_neither_refuses_vectors_of_zeros_nor_finds_them_last(
     assert DataConfig(folder="f").over(former.data).zero_vectors is None
     assert DataConfig(folder="f", zero_vectors="keep").over(former.data).zero_vectors == "keep"
     assert DataConfig(folder="f").over(DataConfig(zero_vectors="keep")).zero_vectors == "keep"
+
+
+def test_encode_takes_the_choice_and_codes_alone_cannot_keep_zeros() -> None:
+    made = Encode(recipe="vector-cosine", folder="f", zero_vectors="keep").untrained()
+    assert made is not None
+    assert made.data.zero_vectors == "keep"
+    for items, stores in (
+        (PqItems(num_subspaces=2), False),
+        (PqItems(num_subspaces=2, has_vectors=True), True),
+        (FullItems(), True),
+    ):
+        assert DualEncoderTraining.of(small_config().with_family(items=items)).stores_directions == stores
+    assert SolarTraining.of(small_solar_config()).stores_directions

@@ -66,6 +66,12 @@ def test_tables_that_do_not_fit(tmp_path: Path, changed: Any, told: str) -> None
         ranker_features.read(Sources(str(write(tmp_path, **changed))))
 
 
+def test_boosted_trees_refuse_weights(tmp_path: Path) -> None:
+    folder = write(tmp_path, relevance={"weight": [1.0, 2.0, 0.5, 1.0]})
+    with pytest.raises(ValueError, match="to train boosted trees, which cannot weigh them, got a column 'weight'"):
+        ranker_features.read(Sources(str(folder)))
+
+
 def test_tables_without_a_feature_or_without_rows(tmp_path: Path) -> None:
     write(tmp_path)
     pq.write_table(pa.table({"item_id": [7, 8, 9]}), tmp_path / "item_features.parquet")
