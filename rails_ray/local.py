@@ -4,3 +4,7 @@ from rails_ray.serving.local import LocalVersion as Version
 from rails_ray.serving.local import build, open
 
 __all__ = ["Version", "build", "open"]
+
+
+def __dir__() -> list[str]:
+    return __all__
