@@ -1,7 +1,8 @@
 """Search over HTTP: the public door of `serving.client`."""
 
+from rails_ray.schema.queries import Query
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
-from rails_ray.serving.client import AsyncClient, Client, Query, explain, index, search
+from rails_ray.serving.client import AsyncClient, Client, explain, index, search
 
 __all__ = [
     "AsyncClient",
@@ -15,3 +16,7 @@ __all__ = [
     "index",
     "search",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,6 +17,9 @@
 Each message is one sentence: what must hold, what came, and what to do if that is not obvious.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class RailsRayError(Exception):
     """Base class of the errors of this package."""
@@ -68,3 +71,13 @@ class LateError(UnavailableError):
 
 class BusyError(UnavailableError):
     """A server or a shard has no place for one more request."""
+
+
+@contextmanager
+def renaming(former: str, name: str) -> Iterator[None]:
+    """Inside the block, sentences about an argument have the name that the caller gave it."""
+    try:
+        yield
+    except (ValueError, UnavailableError) as error:
+        kind = ValueError if isinstance(error, ValueError) else type(error)
+        raise kind(str(error).replace(former, name, 1)) from None

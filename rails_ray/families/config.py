@@ -142,6 +142,17 @@ class RunConfig:
         """A copy with these fields of its family."""
         return dataclasses.replace(self, family=dataclasses.replace(self.family, **fields))
 
+    def with_width(self, width: int) -> "RunConfig":
+        """A copy whose family makes components of a width.
+
+        Raises:
+            ValueError: if it makes none, or the width is below 1.
+        """
+        components = getattr(self.family, "components", None)
+        if components is None or components.items == "given":
+            raise ValueError(f"width must be left out for {self.name}, which makes no components, got {width}")
+        return self.with_family(components=dataclasses.replace(components, width=width))
+
     def with_kinds(self, kinds: Mapping[str, str]) -> "RunConfig":
         """A copy with other members of its family's unions. A member of another kind begins with its defaults.
 

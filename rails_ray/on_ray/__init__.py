@@ -46,3 +46,7 @@ def __getattr__(name: str) -> Any:
         optional("ray", needed_by=f"{__name__}.{name}", package="ray", install="'rails-ray[ray]'")
         return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,6 +1,7 @@
 """A query of a request: one field of a form of queries, and what may stand beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, model_validator
@@ -93,3 +94,22 @@ class QueryInput(Strict):
             except ValueError as error:
                 raise ValueError(f"must have timestamps that {error}") from None
         return self
+
+
+Query = str | Iterable[float] | Mapping[str, Any]
+"""A text, a vector, or the fields of a `QueryInput`: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42,
+"exclude_seen": False}. Without `exclude_seen` the version decides whether items of the history are found."""
+
+
+def query_fields(query: Query) -> Any:
+    """The fields of a query, as a request has them; what is no query, as it is, for the request to refuse."""
+    if isinstance(query, str):
+        return {"text": query}
+    if isinstance(query, Mapping):
+        return dict(query)
+    if not isinstance(query, Iterable):
+        return query
+    numbers = query.tolist() if hasattr(query, "tolist") else list(query)  # of numpy or torch
+    return {
+        "embedding": [float(one) if isinstance(one, Real) and not isinstance(one, bool) else one for one in numbers]
+    }

@@ -1,16 +1,17 @@
 """Query a running server over HTTP.
 
     with Client("http://127.0.0.1:8000") as server:
-        server.search([{"text": "pizza"}], k=10).results[0].items
+        server.search(["pizza"], k=10).results[0].items
 
 `AsyncClient` is the same with `async with` and `await`; the functions ask one question each. A request changes nothing,
 so it is safe to repeat; feedback that is repeated may count twice.
 """
 
 import asyncio
+import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self, TypeVar
 
@@ -18,6 +19,7 @@ import httpx
 from pydantic import ValidationError
 
 from rails_ray.errors import AccessError, UnavailableError, UnsupportedError
+from rails_ray.schema.queries import Query, query_fields
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, Response, SearchResponse
 
 TIMEOUT_S = 30.0
@@ -27,9 +29,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a request is repeated; twic
 BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 
 _Given = TypeVar("_Given", bound=Response)
-Query = dict[str, Any]
-"""As in the JSON of a request: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42, "exclude_seen": False}.
-Without `exclude_seen` the version decides whether items of the history are found, which `index` tells."""
 
 
 class Client:
@@ -59,7 +58,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> SearchResponse:
+    def search(self, queries: Iterable[Query], k: int | None = None, **options: Any) -> SearchResponse:
         """The answer of `POST /v1/search`.
 
         Args:
@@ -80,7 +79,7 @@ class Client:
         return _read(ExplainResponse, self._ask(*_explain(query, items, options)))
 
     def feedback(
-        self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
+        self, queries: Iterable[Query], relevant: Sequence[Sequence[str | int]], **options: Any
     ) -> FeedbackResponse:
         """The answer of `POST /v1/feedback`: which of the relevant items a search keeps. From it the server measures
         whether its cut-offs keep their promise; raises as `search`.
@@ -108,7 +107,7 @@ class Client:
         while True:
             time.sleep(exchange.pause_s)  # as the server said, or longer each time; 0 before the first try
             try:
-                answer = exchange.take(self._client.request(method, path, json=body))
+                answer = exchange.take(self._client.request(method, path, **_content(body)))
             except httpx.TransportError as error:
                 answer = exchange.take(error)
             if answer is not None:
@@ -131,7 +130,7 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def search(self, queries: Sequence[Query], k: int | None = None, **options: Any) -> SearchResponse:
+    async def search(self, queries: Iterable[Query], k: int | None = None, **options: Any) -> SearchResponse:
         """As `Client.search`."""
         return _read(SearchResponse, await self._ask(*_search(queries, k, options)))
 
@@ -140,7 +139,7 @@ class AsyncClient:
         return _read(ExplainResponse, await self._ask(*_explain(query, items, options)))
 
     async def feedback(
-        self, queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], **options: Any
+        self, queries: Iterable[Query], relevant: Sequence[Sequence[str | int]], **options: Any
     ) -> FeedbackResponse:
         """As `Client.feedback`."""
         return _read(FeedbackResponse, await self._ask(*_feedback(queries, relevant, options)))
@@ -160,7 +159,7 @@ class AsyncClient:
         while True:
             await asyncio.sleep(exchange.pause_s)
             try:
-                answer = exchange.take(await self._client.request(method, path, json=body))
+                answer = exchange.take(await self._client.request(method, path, **_content(body)))
             except httpx.TransportError as error:
                 answer = exchange.take(error)
             if answer is not None:
@@ -168,7 +167,7 @@ class AsyncClient:
 
 
 def search(
-    url: str, queries: Sequence[Query], k: int | None = None, *, key: str | None = None, **options: Any
+    url: str, queries: Iterable[Query], k: int | None = None, *, key: str | None = None, **options: Any
 ) -> SearchResponse:
     """`Client.search` on a connection of its own, which repeats a request only if the router died under it."""
     with Client(url, key=key, retries=0) as client:
@@ -203,19 +202,31 @@ def _read(kind: type[_Given], answer: dict[str, Any]) -> _Given:
         ) from None
 
 
-def _search(queries: Sequence[Query], k: int | None, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    return "POST", "/v1/search", {"queries": list(queries), "k": k} | options
+def _search(queries: Iterable[Query], k: int | None, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    return "POST", "/v1/search", {"queries": _fields(queries), "k": k} | options
 
 
 def _explain(query: Query, items: Sequence[str | int], options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    return "POST", "/v1/explain", {"query": query, "items": list(items)} | options
+    return "POST", "/v1/explain", {"query": query_fields(query), "items": list(items)} | options
 
 
 def _feedback(
-    queries: Sequence[Query], relevant: Sequence[Sequence[str | int]], options: dict[str, Any]
+    queries: Iterable[Query], relevant: Sequence[Sequence[str | int]], options: dict[str, Any]
 ) -> tuple[str, str, dict[str, Any]]:
-    search = {"queries": list(queries)} | options
+    search = {"queries": _fields(queries)} | options
     return "POST", "/v1/feedback", {"search": search, "relevant": [list(items) for items in relevant]}
+
+
+def _content(body: dict[str, Any] | None) -> dict[str, Any]:
+    """A body as `httpx` takes it. NaN is sent, for the server to refuse by its place."""
+    if body is None:
+        return {}
+    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return {"content": content, "headers": {"content-type": "application/json"}}
+
+
+def _fields(queries: Iterable[Query]) -> list[dict[str, Any]]:
+    return [query_fields(query) for query in queries]
 
 
 def _embed(texts: Sequence[str], input_type: str) -> tuple[str, str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs import Cutoff
+from rails_ray.errors import renaming
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import RankerCandidates
 from rails_ray.schema.queries import QueryInput
@@ -219,7 +220,8 @@ class Engine:
         """
         if len(texts) > self.limits.max_queries:
             raise ValueError(f"input must have a length of at most {self.limits.max_queries}, got {len(texts)}")
-        return self.encoder.represent(texts, are_items=are_items)
+        with renaming("queries[", "input["):
+            return self.encoder.represent(texts, are_items=are_items)
 
     def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int, int | None]:
         """The cut-off of the request, the most items that it keeps, and how many are listed whether it keeps them or
@@ -269,6 +271,10 @@ class Engine:
     def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
         """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
         an item is not in the index."""
+        with renaming("queries[0]", "query"):
+            return (yield from self._explain(request))
+
+    def _explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
         self.ranking.check_ranker()
         deadline, shard_request = self._deadline(), request.query.model_dump()
         self.encoder.check_queries([shard_request])

@@ -8,15 +8,15 @@ what was promised. An item that the search leaves out for any reason, an exclude
 long as that of a query that is asked alone.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rails_ray.schema.requests import FeedbackRequest, SearchRequest
-from rails_ray.schema.responses import FeedbackResponse, QueryResult
+from rails_ray.schema.responses import FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.serving.cutoffs import MOST_ITEMS
-from rails_ray.serving.engine import Answered, Limits
+from rails_ray.serving.engine import Limits
 from rails_ray.serving.running_means import RunningMean
 
 
@@ -38,43 +38,44 @@ class Judged:
 class Feedback:
     """
     Args:
-        search: carries out a request.
         limits: of a request.
         on_judged: called after each report of queries whose cut-off is a coverage.
     """
 
-    def __init__(
-        self,
-        search: Callable[[SearchRequest], Awaitable[Answered]],
-        limits: Limits,
-        on_judged: Callable[[Judged], None] = lambda _: None,
-    ) -> None:
-        self._search, self._limits, self._on_judged = search, limits, on_judged
+    def __init__(self, limits: Limits, on_judged: Callable[[Judged], None] = lambda _: None) -> None:
+        self._limits, self._on_judged = limits, on_judged
+        self._lock = threading.Lock()
         self.judged = Judged()
 
-    async def judge(self, request: FeedbackRequest) -> FeedbackResponse:
-        """Which of the relevant items the search keeps. Raises what a search does."""
-        self._limits.check_queries(len(request.search.queries))
-        results = list[QueryResult]()
-        for part in self._parts(request.search):
-            found = await self._search(part)
-            results += await asyncio.to_thread(list, found.results)
-        kept = [_kept(own, items) for own, items in zip(results, request.relevant, strict=True)]
-        promised = found.head.cutoff.get("coverage")
-        if promised is not None:
-            for own, items in zip(kept, request.relevant, strict=True):
-                if own is not None:
-                    once = dict(zip(items, own, strict=True))  # a purchase may be reported twice
-                    measured = self.judged.kept.plus(sum(once.values()) / len(once))
-                    self.judged = Judged(measured, self.judged.promised.plus(float(promised)))
-            self._on_judged(self.judged)
-        return FeedbackResponse(version=found.head.version, cutoff=found.head.cutoff, kept=kept)
+    def searches(self, request: FeedbackRequest) -> Iterator[SearchRequest]:
+        """The search of a report, in parts whose lists are not cut by the number of queries.
 
-    def _parts(self, request: SearchRequest) -> Iterator[SearchRequest]:
-        """The request in parts whose lists are not cut by the number of queries."""
+        Raises:
+            ValueError: if there are too many queries.
+        """
+        queries = request.search.queries
+        self._limits.check_queries(len(queries))
         size = max(self._limits.max_answered_items // MOST_ITEMS, 1)
-        for first in range(0, len(request.queries), size):
-            yield request.model_copy(update={"queries": request.queries[first : first + size]})
+        for first in range(0, len(queries), size):
+            yield request.search.model_copy(update={"queries": queries[first : first + size]})
+
+    def judge(self, request: FeedbackRequest, head: SearchResponse, results: Sequence[QueryResult]) -> FeedbackResponse:
+        """Which of the relevant items the results of those searches keep.
+
+        Args:
+            head: of one of the answers.
+        """
+        kept = [_kept(own, items) for own, items in zip(results, request.relevant, strict=True)]
+        promised = head.cutoff.get("coverage")
+        if promised is not None:
+            with self._lock:
+                for own, items in zip(kept, request.relevant, strict=True):
+                    if own is not None:
+                        once = dict(zip(items, own, strict=True))  # a purchase may be reported twice
+                        measured = self.judged.kept.plus(sum(once.values()) / len(once))
+                        self.judged = Judged(measured, self.judged.promised.plus(float(promised)))
+            self._on_judged(self.judged)
+        return FeedbackResponse(version=head.version, cutoff=head.cutoff, kept=kept)
 
 
 def _kept(result: QueryResult, relevant: list[Any]) -> list[bool] | None:

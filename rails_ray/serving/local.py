@@ -9,7 +9,7 @@ emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -19,13 +19,18 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
+from rails_ray.errors import renaming
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
-from rails_ray.schema.requests import CutoffInput, ExplainRequest, SearchRequest
-from rails_ray.schema.responses import ExplainResponse, SearchResponse
+from rails_ray.schema.queries import Query, query_fields
+from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, SearchResponse
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
+from rails_ray.serving.drift import Distance
 from rails_ray.serving.engine import Engine, Limits
+from rails_ray.serving.feedback import Feedback
+from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence
 from rails_ray.storage.filesystem import NAME, Storage
@@ -38,12 +43,12 @@ PACKAGED = Path(__file__).parents[1] / "packaged"  # storages that come with the
 
 Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
-Query = str | Sequence[float] | NDArray[Any] | Mapping[str, Any]
-"""A text, a vector, or the fields of a request's query: {"user_id": 5}, say."""
 
 
 class LocalVersion:
     """A version, all of its shards loaded into this process. Threads may share it, if they may share its ranker.
+
+    Its methods, their arguments, answers and errors are those of `rails_ray.client.Client`.
 
     ranker_path: import path of the ranker, if the version named it.
     """
@@ -62,15 +67,21 @@ class LocalVersion:
         self.ranker = ranker
         self.ranker_path = ranker_path
         self.clock: Callable[[], float] = time.monotonic
+        self._feedback = Feedback(engine.limits)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Return what the version is: items, shards, the fields that give a query, its cut-off."""
         return self.engine.facts
 
+    def index(self) -> dict[str, Any]:
+        """Return the facts, and what a server says of its traffic; this process measures feedback alone."""
+        traffic = {"shadow": RunningMean().to_dict("recall"), "drift": Distance().to_dict()}
+        return {**self.facts, "ranker": self.ranker_path, "feedback": self._feedback.judged.to_dict(), **traffic}
+
     def search(
         self,
-        queries: Sequence[Query] | NDArray[Any],
+        queries: Iterable[Query],
         k: int | None = None,
         *,
         method: str = "brute_force",
@@ -91,7 +102,7 @@ class LocalVersion:
             UnsupportedError: if the version lacks what the cut-off needs.
         """
         fields = {"k": k, "method": method, "cutoff": cutoff, **options}
-        request = _read(SearchRequest, {"queries": [_fields(query) for query in queries], **fields})
+        request = _read(SearchRequest, {"queries": [query_fields(query) for query in queries], **fields})
         answered = self.carry_out(self.engine.search(request))
         return answered.head.model_copy(update={"results": list(answered.results)})
 
@@ -104,8 +115,40 @@ class LocalVersion:
         Raises:
             ValueError: if the query is wrong, or an item is not in the index.
         """
-        request = _read(ExplainRequest, {"query": _fields(query), "items": list(items), **options})
+        request = _read(ExplainRequest, {"query": query_fields(query), "items": list(items), **options})
         return self.carry_out(self.engine.explain(request))
+
+    def feedback(
+        self, queries: Iterable[Query], relevant: Sequence[Sequence[str | int]], **options: Any
+    ) -> FeedbackResponse:
+        """Which of the relevant items a search keeps.
+
+        Args:
+            relevant: for each query, the items that turned out to be relevant, found or not.
+            options: other fields of the search, such as method and cutoff.
+
+        Raises:
+            ValueError: if a field is wrong.
+            UnsupportedError: if the version lacks what the cut-off needs.
+        """
+        search = {"queries": [query_fields(query) for query in queries], **options}
+        request = _read(FeedbackRequest, {"search": search, "relevant": [list(items) for items in relevant]})
+        with renaming("queries[", "search.queries["):
+            found = [self.carry_out(self.engine.search(part)) for part in self._feedback.searches(request)]
+        return self._feedback.judge(request, found[-1].head, [own for part in found for own in part.results])
+
+    def embed(self, texts: Sequence[str], input_type: Literal["query", "document"] = "query") -> list[list[float]]:
+        """A vector for each text, which a search takes as `embedding`.
+
+        Args:
+            input_type: `document` for the vectors of items.
+
+        Raises:
+            ValueError: if the model cannot read a text, or there are too many.
+            UnsupportedError: if the model makes no such vector.
+        """
+        vectors: list[list[float]] = self.engine.embed(texts, are_items=input_type != "query").tolist()
+        return vectors
 
     def carry_out(self, rounds: Rounds[Value]) -> Value:
         """The result of rounds, all shards asked one after the other, and the ranker call by call."""
@@ -216,14 +259,6 @@ def build(
     with TemporaryDirectory(prefix="rails-ray-") as passing:
         build_version(Storage(passing), version, vectors, ids, titles, zero_vectors)
         return open(passing, version)  # what it holds is in memory
-
-
-def _fields(query: Query) -> dict[str, Any]:
-    if isinstance(query, str):
-        return {"text": query}
-    if isinstance(query, Mapping):
-        return dict(query)
-    return {"embedding": [float(number) for number in query]}
 
 
 def _read(kind: type[Request], fields: dict[str, Any]) -> Request:

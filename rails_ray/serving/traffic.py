@@ -3,9 +3,11 @@
 What a server learns of its traffic is all here, so that every server learns the same.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from rails_ray.errors import renaming
 from rails_ray.schema.requests import FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import FeedbackResponse, QueryResult
 from rails_ray.serving.batching import Batches
@@ -39,7 +41,7 @@ class Traffic:
         self.batches = Batches(search, engine.limits.max_answered_items)
         self.shadow = Shadow(search, shadow_fraction, self.metrics.shadow)
         self.drift = Drift(engine.cutoffs.calibrated_temperature, self.metrics.drift)
-        self._feedback = Feedback(self.batches.search, engine.limits, self.metrics.feedback)
+        self._feedback = Feedback(engine.limits, self.metrics.feedback)
 
     async def search(self, request: SearchRequest) -> Answered:
         """The answer to a search; a caller that sends its results passes them through `counted`."""
@@ -55,7 +57,12 @@ class Traffic:
 
     async def feedback(self, request: FeedbackRequest) -> FeedbackResponse:
         """Which of the items that a client found relevant a search keeps."""
-        return await self._feedback.judge(request)
+        results = list[QueryResult]()
+        with renaming("queries[", "search.queries["):
+            for part in self._feedback.searches(request):
+                found = await self.batches.search(part)
+                results += await asyncio.to_thread(list, found.results)
+        return self._feedback.judge(request, found.head, results)
 
     @property
     def facts(self) -> dict[str, Any]:

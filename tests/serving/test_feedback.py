@@ -1,13 +1,12 @@
 """Coverage by what clients report, beside what cut-offs promise."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from rails_ray.schema.requests import FeedbackRequest, SearchRequest
-from rails_ray.schema.responses import CertificateResult, Coverage, QueryResult, SearchResponse
+from rails_ray.schema.responses import CertificateResult, Coverage, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.serving.cutoffs import MOST_ITEMS
 from rails_ray.serving.engine import Answered, Limits
 from rails_ray.serving.feedback import Feedback, Judged
@@ -22,7 +21,7 @@ def request_of(relevant: dict[str, list[str]], **search: Any) -> FeedbackRequest
     return FeedbackRequest.model_validate(body)
 
 
-async def search(request: SearchRequest) -> Answered:
+def search(request: SearchRequest) -> Answered:
     """Finds `FOUND`; a query that it does not know has an error."""
     assert request.min_coverage == 1
     facts: dict[str, Any] = {"titles": None, "scores": [], "threshold": None, "num_searched": 9}
@@ -44,12 +43,21 @@ async def search(request: SearchRequest) -> Answered:
     return Answered(head, iter(results), 2 * len(results))
 
 
+def judged(feedback: Feedback, request: FeedbackRequest, sizes: list[int] | None = None) -> FeedbackResponse:
+    """A report and its searches; their numbers of queries."""
+    answers = [search(part) for part in feedback.searches(request)]
+    results = [list(answer.results) for answer in answers]
+    if sizes is not None:
+        sizes += map(len, results)
+    return feedback.judge(request, answers[-1].head, [own for part in results for own in part])
+
+
 def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:
     told = list[Judged]()
-    feedback = Feedback(search, Limits(), told.append)
+    feedback = Feedback(Limits(), told.append)
     first = request_of({"a": ["1", "9"], "b": ["4"]}, cutoff={"coverage": 0.8})
     second = request_of({"none": ["1"], "failed": ["1"]}, cutoff={"coverage": 0.5})
-    answers = [asyncio.run(feedback.judge(request)) for request in (first, second)]
+    answers = [judged(feedback, request) for request in (first, second)]
     assert [answer.kept for answer in answers] == [[[True, False], [True]], [[False], None]]
     assert told == [Judged(RunningMean(2, 1.5), RunningMean(2, 1.6)), Judged(RunningMean(3, 1.5), RunningMean(3, 2.1))]
     facts = feedback.judged.to_dict()
@@ -58,13 +66,13 @@ def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:
 
 
 def test_what_is_listed_below_the_cut_off_was_not_kept() -> None:
-    answer = asyncio.run(Feedback(search, Limits()).judge(request_of({"a": ["below the cut-off"]}, k=9)))
+    answer = judged(Feedback(Limits()), request_of({"a": ["below the cut-off"]}, k=9))
     assert answer.kept == [[False]]
 
 
 def test_what_is_reported_twice_counts_once() -> None:
-    feedback = Feedback(search, Limits())
-    answer = asyncio.run(feedback.judge(request_of({"a": ["1", "1", "1", "9"]}, cutoff={"coverage": 0.8})))
+    feedback = Feedback(Limits())
+    answer = judged(feedback, request_of({"a": ["1", "1", "1", "9"]}, cutoff={"coverage": 0.8}))
     assert answer.kept == [[True, True, True, False]]
     assert feedback.judged.to_dict()["coverage"] == 0.5
 
@@ -72,24 +80,20 @@ def test_what_is_reported_twice_counts_once() -> None:
 def test_a_report_of_many_queries_has_the_lists_of_single_ones() -> None:
     asked = list[int]()
 
-    async def counted(request: SearchRequest) -> Answered:
-        asked.append(len(request.queries))
-        return await search(request)
-
     relevant = {"a": ["1"], "none": ["1"], "b": ["4"], "failed": ["1"], "fails": ["2"]}
     request = request_of(relevant, cutoff={"coverage": 0.8})
-    whole = asyncio.run(Feedback(search, Limits()).judge(request))
-    parts = asyncio.run(Feedback(counted, Limits(max_answered_items=2 * MOST_ITEMS)).judge(request))
+    whole = judged(Feedback(Limits()), request)
+    parts = judged(Feedback(Limits(max_answered_items=2 * MOST_ITEMS)), request, asked)
     assert asked == [2, 2, 1]
     assert parts == whole
     with pytest.raises(ValueError, match="queries must have a length of at most 4, got 5"):
-        asyncio.run(Feedback(search, Limits(max_queries=4)).judge(request))
+        judged(Feedback(Limits(max_queries=4)), request)
 
 
 def test_a_cutoff_that_promises_no_coverage_is_answered_and_not_counted() -> None:
     told = list[Judged]()
-    feedback = Feedback(search, Limits(), told.append)
-    answer = asyncio.run(feedback.judge(request_of({"a": ["2"]}, cutoff={"top_k": 3})))
+    feedback = Feedback(Limits(), told.append)
+    answer = judged(feedback, request_of({"a": ["2"]}, cutoff={"top_k": 3}))
     assert (answer.kept, answer.cutoff, told) == ([[True]], {"top_k": 3}, [])
     assert feedback.judged.to_dict() == dict.fromkeys(("coverage", "low", "high", "promised")) | {"num_queries": 0}
 

@@ -186,6 +186,15 @@ def test_requests_that_cannot_be(version: LocalVersion, queries: list, options: 
         version.search(queries, **options)
 
 
+def test_feedback_is_measured(root: Path) -> None:
+    version = local.open(str(root))
+    best = version.search(["red"], cutoff={"coverage": 0.5}).results[0].items
+    answer = version.feedback(["red", "blue"], [best, ["nowhere"]], cutoff={"coverage": 0.5})
+    assert answer.kept == [[True] * len(best), [False]]
+    measured = version.index()["feedback"]
+    assert (measured["num_queries"], measured["coverage"], measured["promised"]) == (2, 0.5, 0.5)
+
+
 def test_items_that_are_not_there(version: LocalVersion) -> None:
     with pytest.raises(ValueError, match=r"items\[1\] must be an item of the index, got 'nowhere'"):
         version.explain("red", ["item-1", "nowhere"])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.schedule import TrainingConfig
@@ -21,6 +22,7 @@ MIXTURE = MixtureOfLogitsConfig(
 )
 
 
+@Recipe
 def emoji_mol() -> RunConfig:
     """Two towers with a Mixture of Logits of 2 x 2 components."""
     return RunConfig(
@@ -34,6 +36,7 @@ def emoji_mol() -> RunConfig:
     )
 
 
+@Recipe
 def emoji_dot() -> RunConfig:
     """Towers of `emoji_mol` under a dot product of vectors as wide as one component of the mixture."""
     return replace(emoji_mol(), name="emoji-dot").with_family(similarity=DotProductConfig())

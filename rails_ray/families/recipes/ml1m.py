@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
@@ -21,6 +22,7 @@ from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 
 
+@Recipe
 def ml1m_sasrec() -> RunConfig:
     """SASRec under a dot product."""
     return RunConfig(
@@ -35,6 +37,7 @@ def ml1m_sasrec() -> RunConfig:
     )
 
 
+@Recipe
 def ml1m_sasrec_mol() -> RunConfig:
     """Backbone of `ml1m_sasrec` under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's
     vectors."""
@@ -51,6 +54,7 @@ def ml1m_sasrec_mol() -> RunConfig:
     )
 
 
+@Recipe
 def ml1m_sasrec_long() -> RunConfig:
     """SASRec under a tuned dot product, for a hundred epochs."""
     return RunConfig(
@@ -68,6 +72,7 @@ def ml1m_sasrec_long() -> RunConfig:
     )
 
 
+@Recipe
 def ml1m_sasrec_mol_long() -> RunConfig:
     """Encoder of the recipe without mixture under the paper's 8 x 4 components, for as long."""
     long = ml1m_sasrec_long()
@@ -90,21 +95,25 @@ def _long_mixture(temperature: float) -> MixtureOfLogitsConfig:
 HSTU = HstuConfig(width=64, num_blocks=4, num_heads=2, max_length=50)
 
 
+@Recipe
 def ml1m_hstu() -> RunConfig:
     """HSTU in place of SASRec, under a dot product."""
     return replace(ml1m_sasrec(), name="ml1m-hstu").with_family(encoder=HSTU)
 
 
+@Recipe
 def ml1m_hstu_mol() -> RunConfig:
     """HSTU under the mixture of `ml1m_sasrec_mol`."""
     return replace(ml1m_sasrec_mol(), name="ml1m-hstu-mol").with_family(encoder=HSTU)
 
 
+@Recipe
 def ml1m_hstu_long() -> RunConfig:
     """HSTU under a tuned dot product, for fifty epochs."""
     return _hstu_long(ml1m_sasrec_long(), "ml1m-hstu-long", learning_rate=2.13e-3)
 
 
+@Recipe
 def ml1m_hstu_mol_long() -> RunConfig:
     """Encoder of the recipe without mixture under a tuned mixture, for as long."""
     own = _hstu_long(ml1m_sasrec_mol_long(), "ml1m-hstu-mol-long", learning_rate=2.52e-3)

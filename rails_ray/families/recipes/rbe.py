@@ -2,9 +2,11 @@
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.rbe.config import RbeConfig
+from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.modules.schedule import TrainingConfig
 
 
+@Recipe
 def text_rbe() -> RunConfig:
     """100 supports by l2-greedy, and a trained part that begins as AnnCUR."""
     return RunConfig(

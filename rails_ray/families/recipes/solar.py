@@ -7,6 +7,7 @@ has measurements of this and other choices.
 from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
+from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.losses.bucket_cross_entropy import BucketCrossEntropyConfig
@@ -15,6 +16,7 @@ from rails_ray.modules.schedule import TrainingConfig
 ENCODER = ChunksConfig(num_chunks=16, hidden=512, num_inputs=2**14, ngram_sizes=(3, 4))
 
 
+@Recipe
 def text_solar() -> RunConfig:
     """Texts that find texts, by the words and character n-grams of the queries and of the items' own texts."""
     return RunConfig(
@@ -27,6 +29,7 @@ def text_solar() -> RunConfig:
     )
 
 
+@Recipe
 def features_solar() -> RunConfig:
     """Sparse features that find labels."""
     config = text_solar()
@@ -38,6 +41,7 @@ def features_solar() -> RunConfig:
     )
 
 
+@Recipe
 def vector_solar() -> RunConfig:
     """Vectors that find labels."""
     return replace(features_solar(), name="vector-solar").with_family(

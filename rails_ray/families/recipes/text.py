@@ -5,6 +5,7 @@ from dataclasses import replace
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
 from rails_ray.families.recipes.emoji import MIXTURE, emoji_mol
+from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.text import TransformerConfig
@@ -13,6 +14,7 @@ from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 
 
+@Recipe
 def text_mol() -> RunConfig:
     """The towers and the mixture of `emoji_mol`, with more buckets and steps for longer texts and a larger corpus."""
     config = emoji_mol()
@@ -23,11 +25,13 @@ def text_mol() -> RunConfig:
     ).with_family(encoder=TwoTowerConfig(width=128, hidden=256, num_buckets=2**18))
 
 
+@Recipe
 def text_dot() -> RunConfig:
     """Towers of `text_mol` under a dot product."""
     return replace(text_mol(), name="text-dot").with_family(similarity=DotProductConfig())
 
 
+@Recipe
 def text_dot_glas() -> RunConfig:
     """`text_dot` with the GLaS regulariser, SOLAR's baseline.
 
@@ -39,6 +43,7 @@ def text_dot_glas() -> RunConfig:
     return replace(text_dot(), name="text-dot-glas").with_family(terms=TermsConfig(glas_weight=100.0))
 
 
+@Recipe
 def text_mopq() -> RunConfig:
     """The towers under a dot product of 128 numbers, trained; then trained further, together with codebooks that store
     an item in 8 bytes. The items of all workers are negatives for each query."""
@@ -49,6 +54,7 @@ def text_mopq() -> RunConfig:
     )
 
 
+@Recipe
 def text_transformer_dot() -> RunConfig:
     """A small transformer under a dot product; the items of all workers are negatives for each query."""
     config = text_dot()
@@ -63,6 +69,7 @@ def text_transformer_dot() -> RunConfig:
     )
 
 
+@Recipe
 def text_transformer_mol() -> RunConfig:
     """The transformer under a Mixture of Logits; each component has its own aggregation token."""
     return replace(text_transformer_dot(), name="text-transformer-mol").with_family(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEncoderConfig
+from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
@@ -18,6 +19,7 @@ from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 
 
+@Recipe
 def vector_dot() -> RunConfig:
     """A linear map of queries and one of items, which begin as the cosine, under a dot product."""
     return RunConfig(
@@ -31,6 +33,7 @@ def vector_dot() -> RunConfig:
     )
 
 
+@Recipe
 def vector_mol() -> RunConfig:
     """`vector_dot` under a Mixture of Logits of 4 x 4 components."""
     return replace(vector_dot(), name="vector-mol").with_family(
@@ -45,6 +48,7 @@ def vector_mol() -> RunConfig:
     )
 
 
+@Recipe
 def vector_mopq() -> RunConfig:
     """The cosine of the vectors as they are, by codebooks that are trained and store an item in 8 bytes. The items of
     all workers are negatives for each query."""
@@ -53,6 +57,7 @@ def vector_mopq() -> RunConfig:
     )
 
 
+@Recipe
 def vector_cosine() -> RunConfig:
     """The cosine of the vectors as they are. Nothing is trained."""
     return replace(vector_dot(), name="vector-cosine").with_family(

@@ -120,7 +120,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     @api.post("/v1/explain", response_model=ExplainResponse, **QUESTION)
     async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:
         """The component cosines and the gates of a query and some items."""
-        with as_http_errors(("queries[0]", "query")):
+        with as_http_errors():
             async with in_time(deadline_of(http)):
                 return await server().explain(request)
 
@@ -128,7 +128,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
     async def feedback(request: FeedbackRequest, http: Request) -> FeedbackResponse:
         """Which of the items that turned out to be relevant a search keeps. By these reports the server measures
         whether cut-offs by coverage keep what they promise: /v1/index and the metrics tell."""
-        with as_http_errors(("queries[", "search.queries[")):
+        with as_http_errors():
             async with in_time(deadline_of(http)):
                 return await server().traffic.feedback(request)
 
@@ -168,23 +168,19 @@ def _known_path(api: FastAPI, scope: Scope) -> str:
 
 
 async def _carried_out(work: Awaitable[Any]) -> Any:
-    with as_http_errors(("queries[", "input[")):
+    with as_http_errors():
         return await work
 
 
 @contextmanager
-def as_http_errors(renamed: tuple[str, str] = ("", "")) -> Iterator[None]:
-    """Inside the block, turn errors that a client can act on into HTTP errors.
-
-    Args:
-        renamed: a name in a message, and the request's name to put in its place.
-    """
+def as_http_errors() -> Iterator[None]:
+    """Inside the block, turn errors that a client can act on into HTTP errors."""
     try:
         yield
     except ValueError as error:
-        raise HTTPException(422, str(error).replace(*renamed, 1)) from None
+        raise HTTPException(422, str(error)) from None
     except UnsupportedError as error:
         raise HTTPException(409, str(error)) from None
     except UnavailableError as error:
         status = 429 if isinstance(error, BusyError) else 503
-        raise HTTPException(status, str(error).replace(*renamed, 1)) from None
+        raise HTTPException(status, str(error)) from None
