@@ -268,7 +268,7 @@ class WindowSampler:
         """Args:
             histories: the histories of the training split.
             next_rows: the item that comes after each of them.
-            next_weights: what this item counts, if the histories' own have weights.
+            next_weights: what this item counts, if histories have weights.
             max_length: T, longest window.
             batch_size: windows of the global batch, a multiple of num_workers.
             num_items: negatives that are drawn for the global batch, for each window or for each position.

@@ -247,8 +247,8 @@ class Queries:
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """Return what each pair of a query and an item that answers it counts in training, histories' own items among
-        them; None if all count 1."""
+        """Return what each pair of a query and an item that answers it counts in training, and in histories each item,
+        as an answer to those before it; None if all count 1."""
         of_inputs = getattr(self.inputs, "weights", None)  # of `Visits`, whose items answer what comes before them
         if self.relevant.weights is None or of_inputs is None:
             return self.relevant.weights

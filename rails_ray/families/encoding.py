@@ -169,7 +169,7 @@ def encode(
     if scanned.num_zero and not own.stores_directions:
         raise ValueError(
             f"codes must stand for directions, got {scanned.num_zero:,} items with a vector of zeros: leave them out, "
-            "or keep vectors beside the codes with --keep-vectors"
+            "or keep vectors too with --keep-vectors"
         )
     indexing.check(own, scanned.num_items)
     if own.keeps_texts and not corpus.has_texts:

@@ -136,7 +136,7 @@ def test_weights_of_training_pairs_are_shown_by_their_column(
     assert "pairs of a query and an item must count alike to train text-solar" in text
 
 
-def test_weights_that_are_no_weights_are_a_problem_beside_others(tmp_path: Path) -> None:
+def test_weights_that_are_no_weights_are_one_of_several_problems(tmp_path: Path) -> None:
     folder = write_text_data(tmp_path / "data")
     change(folder, "relevance", lambda found: found.append_column("weight", pa.array([-1.0] * len(found))))
     change(folder, "queries", setting("split", 3, "other"))
