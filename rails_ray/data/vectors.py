@@ -19,6 +19,7 @@ from rails_ray.storage.tables import RowBatch, Table
 from rails_ray.storage.values import VECTOR, Kind, is_list
 
 KEEP_ZEROS = "--zero-vectors keep (of train: --data.zero-vectors keep)"
+MEND = "mend the row, or leave it out"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def vectors_of(batch: RowBatch, column: str, shape: VectorShape) -> NDArray[np.f
             like = "" if batch.file == shape.file else f" of {shape.file}"
             raise ValueError(
                 f"column {column!r} of {batch.file} must hold {size} {what} in every row as in row 0{like}, "
-                f"got {lengths[wrong[0]]} in row {batch.at(row)}"
+                f"got {lengths[wrong[0]]} in row {batch.at(row)}: {MEND}"
             )
         values = pc.list_flatten(values)
     starts = np.arange(num_rows + 1) * math.prod(shape.sizes)
@@ -97,7 +98,7 @@ def finite(batch: RowBatch, column: str, values: pa.Array, starts: NDArray[np.in
     if len(wrong):
         raise ValueError(
             f"column {column!r} of {batch.file} must hold numbers that are finite in float32, "
-            f"got {numbers[wrong[0]]} in row {batch.at(row_of(starts, wrong[0]))}"
+            f"got {numbers[wrong[0]]} in row {batch.at(row_of(starts, wrong[0]))}: {MEND}"
         )
     return narrow
 
@@ -109,7 +110,7 @@ def check_numbers(batch: RowBatch, column: str, values: pa.Array, starts: NDArra
     if values.null_count:
         place = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]
         row = batch.at(row_of(starts, place))
-        raise ValueError(f"column {column!r} of {batch.file} must hold numbers, got null in row {row}")
+        raise ValueError(f"column {column!r} of {batch.file} must hold numbers, got null in row {row}: {MEND}")
 
 
 def row_of(starts: NDArray[np.int64], place: np.integer) -> int:

@@ -107,7 +107,9 @@ def check_distinct(rows: Rows, column: str) -> None:
 
 def repeated_id(column: str, value: str | int, file: str, row: int) -> ValueError:
     """The error for an id that occurs in two rows of a table."""
-    return ValueError(f"column {column!r} of {file} must hold distinct ids, got {value!r} again in row {row}")
+    return ValueError(
+        f"column {column!r} of {file} must hold distinct ids, got {value!r} again in row {row}: leave out one of them"
+    )
 
 
 def rows_of(references: Rows, known: Rows, column: str) -> NDArray[np.int64]:

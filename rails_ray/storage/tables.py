@@ -341,7 +341,9 @@ class _Reading:
         try:
             yield from file.iter_batches(self.batch_rows, row_groups=groups, columns=list(dict.fromkeys(stored)))
         except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{footer.name} must be a Parquet file, got: {error}") from None
+            raise ValueError(
+                f"{footer.name} must be a Parquet file, got: {error}: write it again, or take it out of the data"
+            ) from None
 
     def _checked(self, batch: pa.RecordBatch, footer: Footer, first_row: int) -> RowBatch:
         found, num_null = {}, dict[str, int]()
@@ -353,7 +355,8 @@ class _Reading:
             elif values.null_count and not kind.keeps_nulls:
                 row = first_row + values.is_null().to_pylist().index(True)
                 raise ValueError(
-                    f"column {self._shown(footer, column)} must have a value in every row, got null in row {row}"
+                    f"column {self._shown(footer, column)} must have a value in every row, got null in row {row}: give "
+                    "it one, or leave the row out"
                 )
             found[column] = values
         return RowBatch(pa.table(found), footer.name, first_row, num_null)
@@ -534,7 +537,9 @@ def _opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tup
             # Pre-buffered, it would keep all that it has read.
             file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), buffer_size=BUFFER_BYTES, pre_buffer=False)
         except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{storage}/{path} must be a Parquet file, got: {error}") from None
+            raise ValueError(
+                f"{storage}/{path} must be a Parquet file, got: {error}: write it again, or take it out of the data"
+            ) from None
         yield file, found
 
 

@@ -1,4 +1,4 @@
-"""What to try first on a data set, and why: decided from its facts alone.
+"""Advice on what to try first on a data set, and why: decided from its facts alone.
 
 A model of texts that is trained from nothing needs queries to learn from. HR@10 on the test queries (docs/data.md):
 

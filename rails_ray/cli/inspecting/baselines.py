@@ -2,7 +2,7 @@
 
 A recipe that trains nothing is run: BM25 for texts, the plain cosine for vectors. Other data have popularity: every
 query gets the items that training names most often, less those that it has seen unless answers may hold them. A
-pretrained encoder of texts, which takes much longer, is asked few queries of few items.
+pretrained encoder of texts, which takes much longer, is measured by few queries of few items.
 
 Axes: Q queries, X items, B queries of a batch.
 """
@@ -31,7 +31,7 @@ from rails_ray.training.piece import Given
 MOST_ITEMS = 200_000  # of a corpus that is ranked whole; BM25 takes 3 KB an item
 MOST_SCORES = 10**8  # of queries and items, half a minute of BM25 on a core
 FEWEST_QUERIES = 1_000  # are asked of any corpus: the standard error of a hit rate is below .016
-MOST_ASKED = 200  # queries of a pretrained encoder: the standard error of a hit rate is below 0.036
+MOST_TRIED = 200  # queries of a pretrained encoder: the standard error of a hit rate is below 0.036
 MOST_ENCODED = 2_000  # items of a pretrained encoder, some ten seconds to a minute of a small one on a core
 BATCH_SCORES = 2**24  # of a batch of popularity's, 64 MB
 RUN = "inspected"
@@ -86,8 +86,8 @@ def pretrained(folder: str, untrained_family: TrainingFamily, read: DataSet) -> 
         ValueError: if the folder has no model of it, or one whose vectors have no cosine.
     """
     config = by_name("vector-cosine").with_family(encoder=SentenceTransformerConfig(pretrained=folder))
-    asked = {split: own if split == "test" else own.head(0) for split, own in read.queries.items()}
-    part = sampling.part(replace(read, queries=asked), MOST_ENCODED, MOST_ASKED)
+    only_test = {split: own if split == "test" else own.head(0) for split, own in read.queries.items()}
+    part = sampling.part(replace(read, queries=only_test), MOST_ENCODED, MOST_TRIED)
     found = [_measured(training_family(config), read, part, f"pretrained {folder}")]
     if len(part.item_ids) < len(read.item_ids) or len(part.queries["test"]) < len(read.queries["test"]):
         found.append(_measured(untrained_family, read, part, f"{untrained_family.config.name} on that part"))

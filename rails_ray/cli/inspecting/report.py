@@ -201,7 +201,7 @@ def _fitting(own: list[Reading], verdicts: dict[str, Verdict]) -> list[TrainingF
 def _try_first(
     sources: Sources, looked: Looked, described: dict[str, facts.Facts], verdicts: dict[str, Verdict]
 ) -> list[str]:
-    """What to try first on the data, in each way that they are read."""
+    """Say what to try first on the data, in each way that they are read."""
     folder, found = "FOLDER" if sources.folder is None else shlex.quote(str(sources)), list[str]()
     for own, _ in looked.groups():
         fits = [one.config.name for one in _fitting(own, verdicts)]

@@ -141,7 +141,7 @@ def test_an_encoder_is_measured_on_a_part_and_bm25_on_that_part(
     assert encoder["name"] == f"pretrained {tmp_path}/model"
     assert (encoder["num_queries"], encoder["num_items"]) == (bm25["num_queries"], bm25["num_items"])
     assert encoder["hit_rate"]["10"] > 0.5  # random vectors of whole words find those that share one
-    monkeypatch.setattr(baselines, "MOST_ASKED", 2)
+    monkeypatch.setattr(baselines, "MOST_TRIED", 2)
     monkeypatch.setattr(baselines, "MOST_ENCODED", 30)
     assert main(["inspect", str(folder), "--no-timing", "--encoder.pretrained", str(tmp_path / "model")]) == 0
     text = capsys.readouterr().out

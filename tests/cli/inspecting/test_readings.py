@@ -185,7 +185,8 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     found = looked(folder)
     assert found["problems"] == [
         f"{folder}/items/1.parquet must have a column 'text', got item_id",
-        f"column 'item_id' of {folder}/items/0.parquet must have a value in every row, got null in row 4",
+        f"column 'item_id' of {folder}/items/0.parquet must have a value in every row, got null in row 4: give it "
+        "one, or leave the row out",
         f"column 'split' of {folder}/queries.parquet must be one of train, valid, test, validation, val, dev, got "
         "'holdout' in row 1",
     ]
@@ -294,12 +295,12 @@ def write_ten_faults(folder: Path) -> None:
 
 
 TEN_FAULTS = (
-    "column 'item_id' of {}/items.parquet must have a value in every row, got null in row 4",
-    "column 'item_id' of {}/items.parquet must hold distinct ids, got 'item-6' again in row 7",
+    "column 'item_id' of {}/items.parquet must have a value in every row, got null in row 4: give it one, or leave the",
+    "column 'item_id' of {}/items.parquet must hold distinct ids, got 'item-6' again in row 7: leave out one of them",
     "column 'text' of {}/items.parquet must hold text in UTF-8, got b'caf\\xe9' in row 0",
     "column 'title' of {}/items.parquet must be of type string, got int64",
-    "column 'vector' of {}/items.parquet must hold 7 numbers in every row as in row 0, got 1 in row 9",
-    "column 'vector' of {}/items.parquet must hold numbers that are finite in float32, got nan in row 11",
+    "column 'vector' of {}/items.parquet must hold 7 numbers in every row as in row 0, got 1 in row 9: mend the row",
+    "column 'vector' of {}/items.parquet must hold numbers that are finite in float32, got nan in row 11: mend",
     "column 'split' of {}/queries.parquet must be one of train, valid, test, validation, val, dev, got 'holdout' in",
     "column 'item_id' of {}/relevance.parquet must be in {}/items.parquet, got 'nobody' in row 0, and so in 6",
     "column 'timestamp' of {}/interactions.parquet must hold times in ISO 8601, such as 2026-01-31T23:59:00Z, got 'yes",
@@ -372,10 +373,10 @@ def test_no_vector_hides_another(tmp_path: Path) -> None:
         change(folder, "items", setting("vector", row, value))
     found = [own.partition("items.parquet ")[2] for own in looked(folder)["problems"]]
     assert found == [
-        "must have a value in every row, got null in row 0",
-        "must hold 7 numbers in every row as in row 0, got 6 in row 3",
-        "must hold numbers, got null in row 8",
-        "must hold numbers that are finite in float32, got inf in row 20",
+        "must have a value in every row, got null in row 0: give it one, or leave the row out",
+        "must hold 7 numbers in every row as in row 0, got 6 in row 3: mend the row, or leave it out",
+        "must hold numbers, got null in row 8: mend the row, or leave it out",
+        "must hold numbers that are finite in float32, got inf in row 20: mend the row, or leave it out",
     ]
 
 
