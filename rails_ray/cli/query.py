@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -39,6 +39,7 @@ class Query(AllowsCode):
         history: Item ids in time order; one query.
         features: Features as NUMBER:VALUE, such as 17:0.5, or NUMBER for a value of 1; one query.
         embedding: The numbers of a vector; one query.
+        fallback: `popular` answers a query of which the index knows nothing with its most popular items.
         k: Most items per query to count as kept. If left out: 1000, or fewer for many queries.
         show: Items per query to show.
         cutoff: Name and value of the cut-off. If left out: the server's own.
@@ -62,6 +63,7 @@ class Query(AllowsCode):
     history: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     embedding: tuple[float, ...] = ()
+    fallback: Literal["popular"] | None = None
     k: int | None = None
     show: int = 4
     cutoff: tuple[CutoffKind, float] | None = None
@@ -84,7 +86,7 @@ class Query(AllowsCode):
         kinds, search = self._here() if self.local else self._at_url()
         names, queries = zip(*self.queries(kinds), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
-        how: dict[str, Any] = {"method": self.method, **asdict(self.params)}
+        how: dict[str, Any] = {"method": self.method, "fallback": self.fallback, **asdict(self.params)}
         budget = self.budget()
         best = search(queries, self.show, **how, **budget, cutoff={"top_k": self.show})
         cut = best
@@ -99,7 +101,8 @@ class Query(AllowsCode):
             if result.is_short:
                 out.print(f"{name!r}: {MORE_BY_BUCKETS if self.method == 'inverted' else MORE_BY_INDEX}")
             if result.is_known is False:
-                out.print(f"training saw no part of {name!r}: this is the answer to an empty query")
+                answer = "this is the answer to an empty query" if self.fallback is None else "these items are popular"
+                out.print(f"training saw no part of {name!r}: {answer}")
             if result.error is not None:
                 errors.print(f"rails-ray: {name!r}: {result.error}", highlight=False, markup=False, soft_wrap=True)
             elif budget and result.budget is not None:

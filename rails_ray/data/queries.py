@@ -13,6 +13,11 @@ from numpy.typing import NDArray
 
 from rails_ray.schema.times import UNKNOWN_TIME
 
+
+class UnknownQueryError(ValueError):
+    """A query names nothing that the model knows."""
+
+
 SPLITS = ("train", "valid", "test")
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, model_
 from rails_ray.schema.fields import FeatureNumber, Finite, IdField, TimeField
 from rails_ray.schema.times import seconds_of
 
-ItemList = Annotated[list[IdField], Field(min_length=1, max_length=10_000, fail_fast=True)]
+ItemList = Annotated[list[IdField], Field(max_length=10_000, fail_fast=True)]
 Features = Annotated[
     dict[FeatureNumber, Finite],
     Field(max_length=100_000, fail_fast=True, json_schema_extra={"additionalProperties": False}),
@@ -64,7 +64,9 @@ class QueryInput(Strict):
         None, description="The value of each feature by its number in decimal digits, where queries are features."
     )
     history: ItemList | None = Field(
-        None, description="Items in time order; ids that the index does not know are ignored."
+        None,
+        description="Items in time order; ids that the index does not know are ignored, but without a fallback it must "
+        "know one.",
     )
     user_id: IdField | None = Field(None, description="A user whose history the index holds.")
     timestamps: Annotated[list[TimeField], Field(max_length=10_000, fail_fast=True)] | None = Field(

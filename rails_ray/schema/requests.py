@@ -132,6 +132,11 @@ class _Search(Strict):
         "only with top_k, of at most as many items as it pays for.",
     )
 
+    fallback: Literal["popular"] | None = Field(
+        None,
+        description="The answer to a query of which the index knows nothing, a history without an item of its own or "
+        "an unknown user: the most popular items, as many as k, or else 10, whatever the cut-off; by default an error.",
+    )
     ids: Ids = "stored"
 
 

@@ -64,12 +64,14 @@ class QueryResult(Response):
     num_kept: items that the cut-off keeps: all of them, but of a request that named k and no cut-off, which lists its
         k best whether they are kept or not.
     num_searched: items that the query could find, without the excluded ones.
-    num_unknown_excluded: entries of the query's `exclude` that name no item; null if a shard did not answer.
+    num_unknown_excluded: entries of the query's `exclude` that name no item; null if a shard did not answer, or
+        the answer is a fallback.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
     is_short: whether the search found fewer items than requested, although more exist.
-    is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query.
-        Null if the model cannot tell.
+    is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query,
+        or the most popular items with their shares of all interactions as scores, if the request has a fallback. Null
+        if the model cannot tell.
     temperature: tau_q, by which cut-offs by mass and coverage place the threshold; null if it is not trained.
     budget: what the heavy ranker did; null if it was not asked, or failed at the supports.
     error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.

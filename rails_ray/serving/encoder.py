@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 
 from rails_ray.data.forms import FORMS, QueryReader
+from rails_ray.data.queries import UnknownQueryError
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
@@ -65,6 +66,16 @@ class QueryEncoder:
         """
         _read(self.model, self.reader, queries)
 
+    def unknown(self, queries: Sequence[dict[str, Any]]) -> set[int]:
+        """The numbers of the queries of which the model knows nothing; raises what `encode` does of all others."""
+        found = set()
+        for number, query in enumerate(queries):
+            try:
+                _read(self.model, self.reader, [query], number)
+            except UnknownQueryError:
+                found.add(number)
+        return found
+
     def represent(self, texts: Sequence[str], *, are_items: bool = False) -> Float[np.ndarray, "B D"]:
         """Encode each text as a query, which a search takes in the field `embedding`, or as an item.
 
@@ -114,13 +125,14 @@ def encode(model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]],
 
 
 def _read(
-    model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]]
+    model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]], first: int = 0
 ) -> tuple[dict[int, Any], dict[int, list[float]]]:
-    """Queries as the model reads them, and those that are given by their representations; by their numbers."""
+    """Queries as the model reads them, and those that are given by their representations; by their numbers, from
+    `first`."""
     own = FORMS[model.form].fields
     takes = dict.fromkeys([*own, *([REPRESENTATION] if model.representation_width else [])])
     read, representations = dict[int, Any](), dict[int, list[float]]()  # by number of the query
-    for number, query in enumerate(queries):
+    for number, query in enumerate(queries, first):
         where = f"queries[{number}]"
         field = next(name for name in QUERY_FIELDS if query.get(name) is not None)
         if field not in takes:

@@ -5,6 +5,7 @@ Every step is here and none of them waits, so that a server and a caller's own p
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import RankerCandidates
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
-from rails_ray.schema.responses import ExplainResponse, QueryResult, SearchResponse
+from rails_ray.schema.responses import Coverage, ExplainResponse, QueryResult, SearchResponse
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
 from rails_ray.serving.answers import coverage_of, explained, results_of, with_string_ids
@@ -24,6 +25,7 @@ from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import QueryEncoder
+from rails_ray.serving.popular import Popular
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.storage.manifest import summary
@@ -95,6 +97,7 @@ class Engine:
         has_ranker: bool = False,
     ) -> None:
         manifest, own = version.manifest, version.family
+        self.version = version
         self.shard_items = manifest.shard_items
         self.cutoffs = Cutoffs.read(version, default=cutoff, calibration=calibration)
         self.encoder = QueryEncoder(version, device)
@@ -125,16 +128,74 @@ class Engine:
             UnsupportedError: if the version lacks what the cut-off or the budget needs.
             UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
-        answered, stages = yield from timed(self._search(request))
+        search = self._search if request.fallback is None else self._with_fallback
+        answered, stages = yield from timed(search(request))
         return replace(answered, stages=stages)
+
+    def _with_fallback(self, request: SearchRequest) -> Rounds[Answered]:
+        """The answer whose unknown queries have the most popular items."""
+        popular = self.popular
+        cutoff, k, num_listed = self._checked(request)
+        given = [query.model_dump() for query in request.queries]
+        unknown = self.encoder.unknown(given)
+        known = [query for number, query in enumerate(request.queries) if number not in unknown]
+        if known:
+            answered = yield from self._search(request.model_copy(update={"queries": known}))
+        else:
+            self._policy(cutoff, k)
+            answered = self._unasked(request, cutoff)
+        if not unknown:
+            return answered
+        num, scored = num_listed or min(k, cutoff.top_k or DEFAULT_K), iter(answered.results)
+
+        def results() -> Iterator[QueryResult]:
+            for number, query in enumerate(request.queries):
+                if number in unknown:
+                    found = iter([popular.result(num, query.exclude)])
+                    yield next(with_string_ids(found) if request.ids == "string" else found)
+                else:
+                    yield next(scored)
+
+        head = answered.head.model_copy(update={"is_exact": False})
+        return Answered(head, results(), answered.num_parts + len(unknown) * (1 + num))
+
+    def _unasked(self, request: SearchRequest, cutoff: CutoffInput) -> Answered:
+        """The answer to no query, for which no shard is asked."""
+        num_shards, num_items = len(self.shard_items), sum(self.shard_items)
+        coverage = Coverage(
+            shards_answered=num_shards, num_shards=num_shards, items_searched=num_items, num_items=num_items
+        )
+        return Answered(self._head(request, cutoff, coverage.model_copy(update=self.model_facts), False), iter(()), 0)
+
+    def _head(self, request: SearchRequest, cutoff: CutoffInput, coverage: Coverage, is_exact: bool) -> SearchResponse:
+        return SearchResponse(
+            version=self.facts["version"],
+            method=request.method,
+            is_exact=is_exact,
+            cutoff=cutoff.model_dump(exclude_defaults=True),
+            coverage=coverage,
+            results=[],
+        )
+
+    @cached_property
+    def popular(self) -> Popular:
+        """The most popular items.
+
+        Raises:
+            UnsupportedError: if the version does not store them.
+        """
+        return Popular.read(self.version)
+
+    def _policy(self, cutoff: CutoffInput, k: int) -> Cutoff | None:
+        """The policy of a cut-off; None if it follows from what the shards say. Raises if the cut-off is wrong."""
+        if not cutoff.needs_normaliser:
+            return self.cutoffs.policy(cutoff, k)
+        self.cutoffs.check_logit()
+        return None
 
     def _search(self, request: SearchRequest) -> Rounds[Answered]:
         cutoff, k, num_listed = self._checked(request)
-        policy: Cutoff | None = None
-        if cutoff.needs_normaliser:
-            self.cutoffs.check_logit()
-        else:
-            policy = self.cutoffs.policy(cutoff, k)  # raises before any work if the cut-off is wrong
+        policy = self._policy(cutoff, k)  # before any work
         deadline = self._deadline(request.budget)
         given = [query.model_dump() for query in request.queries]
         if self.ranking.supports:
@@ -201,14 +262,7 @@ class Engine:
             found = unranked(found, [supported[number].calls_used for number in answered])
         if request.ids == "string":
             found = with_string_ids(found)
-        head = SearchResponse(
-            version=self.facts["version"],
-            method=request.method,
-            is_exact=is_exact and len(answered) == len(given),
-            cutoff=cutoff.model_dump(exclude_defaults=True),
-            coverage=coverage,
-            results=[],
-        )
+        head = self._head(request, cutoff, coverage, is_exact and len(answered) == len(given))
         return Answered(head, in_order(found, supported), len(given) + num_items)
 
     def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:

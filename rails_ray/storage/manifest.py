@@ -23,6 +23,7 @@ FORMAT = 5
 OBJECTS = "objects"  # folder of the files that are named by their content, which versions share
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside these, if the query encoder reads histories
+POPULAR = "popular.parquet"  # likewise, in versions of this release and later ones
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from rails_ray.data.corpus import Corpus, ListedItems
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.queries import SPLITS, ItemLists, Queries, Visits
+from rails_ray.data.queries import SPLITS, ItemLists, Queries, UnknownQueryError, Visits
 from rails_ray.data.sources import Sources
 from rails_ray.data.times import MICROSECONDS, times_of
 from rails_ray.item_ids import ItemId
@@ -38,12 +38,13 @@ from rails_ray.modules.model import Model
 from rails_ray.schema.fields import shortened
 from rails_ray.schema.times import UNKNOWN_TIME
 from rails_ray.storage.ids import ItemIds, keys_of
-from rails_ray.storage.manifest import HISTORIES, ITEMS
+from rails_ray.storage.manifest import HISTORIES, ITEMS, POPULAR
 from rails_ray.storage.parquet import read_plain, to_bytes
 from rails_ray.storage.rows import Rows, check_distinct
 from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, REFERENCE, TIME, WEIGHT
 
 HELD_OUT = {"train": 2, "valid": 1, "test": 0}  # last items of a user that a split must not see
+MOST_POPULAR = 10_000  # items that a version stores as popular
 SHORTEST_TESTED = 3  # interactions of a user of whom something is held out
 
 
@@ -108,7 +109,8 @@ class HistoryForm:
         read = self.read(sources)
         item_ids, histories = read.item_ids.column, histories_table(read)
         query = {"history": id_type(item_ids), "user_id": id_type(histories["user_id"])}
-        files = {ITEMS: to_bytes(pa.table({"item_id": item_ids})), HISTORIES: to_bytes(histories)}
+        tables = {ITEMS: pa.table({"item_id": item_ids}), HISTORIES: histories, POPULAR: popular_table(read)}
+        files = {name: to_bytes(table) for name, table in tables.items()}
         items = pa.table({"item_id": item_ids, "input": pa.array(read.item_inputs)})
         return Corpus(
             ListedItems(items if read.titles is None else items.append_column("title", read.titles.column)),
@@ -133,21 +135,26 @@ class HistoryReader:
         """A query's history, as the only one of its list.
 
         Raises:
-            ValueError: if the user is not known, or no item of the history is, or its timestamps do not fit.
+            UnknownQueryError: if the user is not known, or no item of the history is.
+            ValueError: if its timestamps do not fit.
         """
         user_id = query.get("user_id")
         if user_id is not None:
             [number] = self.user_ids.rows([user_id])
             if number < 0:
-                raise ValueError(f"{where}.user_id must be a user that the index knows, got {shortened(user_id)}")
+                raise UnknownQueryError(
+                    f"{where}.user_id must be a user that the index knows, got {shortened(user_id)}"
+                )
             return self.histories.take(np.array([number]))
+        if not query["history"]:
+            raise UnknownQueryError(f"{where}.history must have a length of at least 1, got []")
         times = query.get("timestamps")
         if times is not None:
             _check_asked_times(times, query["history"], where)
         rows = self.item_ids.rows(query["history"])
         if not (rows >= 0).any():
             given = shortened(query["history"])
-            raise ValueError(f"{where}.history must hold an item that the index knows, got {given}")
+            raise UnknownQueryError(f"{where}.history must hold an item that the index knows, got {given}")
         return Visits.one(rows.tolist(), times).without(-1)
 
     def seen(self, read: Visits) -> list[ItemId]:
@@ -200,6 +207,15 @@ def histories_table(read: SequenceData) -> pa.Table:
         columns["times"] = pa.array(histories.times)
     lists = {name: pa.ListArray.from_arrays(starts, columns[name]) for name in columns if name != "user_id"}
     return pa.table({**columns, **lists})
+
+
+def popular_table(read: SequenceData) -> pa.Table:
+    """The most popular items, first by their interactions and then by their rows: item_id, share of all interactions,
+    and title if there are titles."""
+    counts = np.bincount(read.histories.rows, minlength=len(read.item_ids))
+    rows = pa.array(np.argsort(-counts, kind="stable")[:MOST_POPULAR])
+    columns = {"item_id": read.item_ids.column, "share": pa.array(counts / counts.sum())}
+    return pa.table(columns if read.titles is None else {**columns, "title": read.titles.column}).take(rows)
 
 
 def histories_of(table: pa.Table) -> tuple[ItemIds, Visits]:
