@@ -71,22 +71,18 @@ class Sources:
         return self._tables[name]
 
     def _sessions(self, name: str, table: Table) -> dict[str, str]:
-        """The column of sessions, if a table has it in place of users.
-
-        Raises:
-            ValueError: if it has both.
-        """
+        """The column of sessions, if a table has it in place of users."""
         columns = dict.fromkeys(column for footer in table.readable[0] for column in footer.columns)
         found = {alike: column for column in columns if (alike := column.casefold()) in ("user_id", SESSION)}
-        if len(found) > 1:
-            raise ValueError(
-                f"{table.name} must have either a column 'user_id' or a column {SESSION!r}, got both: choose one with "
-                f"--data.columns user_id={found[SESSION]} or --data.columns user_id={found['user_id']}"
-            )
         if SESSION not in found:
             return {}
-        self.note(f"{name}: column {found[SESSION]!r} is read as user_id, so that a user is a session")
-        return {"user_id": found[SESSION]}
+        session = found[SESSION]
+        if "user_id" in found:
+            read = f"{found['user_id']} is read, not {session}"
+            self.note(f"{name}: {read}: --data.columns user_id={session} reads sessions")
+            return {}
+        self.note(f"{name}: column {session!r} is read as user_id, so that a user is a session")
+        return {"user_id": session}
 
     def _find(self, name: str) -> Table:
         if name in self.places:

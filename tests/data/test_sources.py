@@ -121,15 +121,13 @@ def test_sessions_are_read_as_users_are(column: str, tmp_path: Path) -> None:
     ]
 
 
-def test_users_and_sessions_are_refused_unless_one_is_chosen(tmp_path: Path) -> None:
+def test_of_users_and_sessions_the_users_are_read_unless_the_others_are_chosen(tmp_path: Path) -> None:
     both = {"user_id": [7] * 12, "session_id": WHO, **INTERACTIONS}
     sources = write(tmp_path, items={"item_id": ["a", "b", "c"]}, interactions=both)
-    with pytest.raises(
-        ValueError, match=r"must have either a column 'user_id' or a column 'session_id', got both"
-    ) as e:
-        FORMS["history"].read(sources)
-    assert str(e.value).startswith(f"{tmp_path}/interactions.parquet must")
-    assert "choose one with --data.columns user_id=session_id or --data.columns user_id=user_id" in str(e.value)
+    assert len(FORMS["history"].read(sources).user_ids) == 1
+    assert sources.notes == [
+        "interactions: user_id is read, not session_id: --data.columns user_id=session_id reads sessions"
+    ]
     for column, num_users in (("user_id", 1), ("session_id", 3)):
         chosen = Sources(str(tmp_path), columns={"interactions.user_id": column})
         assert len(FORMS["history"].read(chosen).user_ids) == num_users
