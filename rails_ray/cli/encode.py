@@ -54,6 +54,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         nlist: Lists of an ivf index. If left out: 4 times the square root of a shard's items, but at most 5,128.
         hnsw_m: Links of an item in an hnsw index. If left out: 32.
         ef_construction: Items in the beam that finds these links. If left out: 80.
+        query_encoder: Folder of a sentence-transformers model that reads texts as queries, where queries are vectors:
+            the model that made the items' vectors.
         folder: Data whose items to encode, such as newer data. If left out: the run's data.
         items: File, folder or pattern of the items alone, in place of --folder.
         new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
@@ -83,6 +85,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
     nlist: int | None = None
     hnsw_m: int | None = None
     ef_construction: int | None = None
+    query_encoder: str | None = None
     folder: str | None = None
     items: str | None = None
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
@@ -115,6 +118,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
                 stored=stored,
                 new_codes=self.new_codes,
                 min_chunks=self.min_chunks,
+                query_encoder=self.query_encoder,
                 allow_code=self.allow_code,
                 on_progress=on_progress,
             )

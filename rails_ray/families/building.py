@@ -16,13 +16,14 @@ from rails_ray.errors import ConflictError
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
 from rails_ray.families.items import ByModel
+from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.recipes.vectors import vector_cosine
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.vectors import VectorsConfig
 from rails_ray.storage import parts, versions
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.ids import ColumnDigest
-from rails_ray.storage.manifest import CONFIG, WEIGHTS, Manifest
+from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, WEIGHTS, Manifest
 from rails_ray.storage.parquet import item_part
 
 PART_ITEMS = 2**14  # items of a part
@@ -37,6 +38,7 @@ def build_version(
     vectors: ArrayLike,
     ids: Sequence[Any] | NDArray[Any] | None = None,
     titles: Sequence[Any] | None = None,
+    query_encoder: str | None = None,
 ) -> Manifest:
     """Store vectors as a version, and publish it.
 
@@ -44,8 +46,10 @@ def build_version(
         vectors: of the items [X, D], finite; their lengths do not matter.
         ids: integers or strings, all different; by default the numbers of the rows.
         titles: shown with answers.
+        query_encoder: folder of the model that makes vectors of texts as queries; None for none.
 
     Raises:
+        UnsupportedError: if there is such a model, and sentence-transformers is not installed.
         ConflictError: if there is such a version already.
         ValueError: if the arguments are not as said, or an unfinished build of other items has this name.
     """
@@ -53,6 +57,7 @@ def build_version(
     items = _items(len(rows), ids, titles)
     if NAME.fullmatch(version) and parts.is_finished(storage, version):
         raise ConflictError(f"version must be a new name in {storage}, got {version!r}: name another, or open that one")
+    texts = None if query_encoder is None else query_encoder_file(query_encoder, rows.shape[1])
     parts.begin(storage, version, {"run": RUN, "items": _digest(rows, items)})  # parts of another build are not its own
     config = cosine_of(rows.shape[1])
     model = DualEncoderFamily.of(config).model().eval()
@@ -64,7 +69,9 @@ def build_version(
         state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
         parts.write_part(storage, version, part, item_part(named, state))
     files = {CONFIG: to_json(config), WEIGHTS: weight_files.to_bytes(model)}
-    encoded = parts.finish(storage, version, planned, run=RUN, query=QUERY, files=files.items(), cutoff_mass=None)
+    query = QUERY if texts is None else QUERY | TEXT
+    files |= {} if texts is None else {QUERY_ENCODER: texts}
+    encoded = parts.finish(storage, version, planned, run=RUN, query=query, files=files.items(), cutoff_mass=None)
     return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 

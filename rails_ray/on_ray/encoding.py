@@ -38,6 +38,7 @@ from rails_ray.families import config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, training_queries, with_data
 from rails_ray.families.items import Fitting, ItemEncoder, NewCodes
+from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.registry import served_family
 from rails_ray.on_ray import indexing
 from rails_ray.on_ray.cluster import reserved_device
@@ -91,6 +92,7 @@ def encode(
     stored: Mapping[str, Any] = {},
     new_codes: NewCodes = "least_loaded",
     min_chunks: int | None = None,
+    query_encoder: str | None = None,
     allow_code: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Encoded:
@@ -121,6 +123,7 @@ def encode(
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.
+        query_encoder: where queries are vectors, the folder of a sentence-transformers model that makes them of texts.
         allow_code: as in `local.open`.
         on_progress: called a few times a second.
 
@@ -164,6 +167,10 @@ def encode(
             f"keep_texts needs items with texts, got run {run!r} of {run_config.name}, whose items have none"
         )
     version = version or timed_name(run_config.name)
+    texts = None
+    if query_encoder is not None:
+        width = own.trained_model(runs.weights(store, found)).vector_width
+        texts = query_encoder_file(query_encoder, width)
     fitting = Fitting(
         storage=store,
         folder=manifest.folder_of(version),
@@ -194,6 +201,7 @@ def encode(
             "stored": own.storing,
             "exclude_seen": run_config.data.exclude_seen,
             **artefact.facts,
+            **({} if texts is None else {"query_encoder": texts.decode()}),
         },
     )
     if parts.is_finished(store, version):
@@ -236,8 +244,13 @@ def encode(
         version,
         planned,
         run=run,
-        query=corpus.query,
-        files={manifest.CONFIG: config_json, **corpus.files, **artefact.files()}.items(),
+        query=corpus.query if texts is None else corpus.query | TEXT,
+        files={
+            manifest.CONFIG: config_json,
+            **corpus.files,
+            **artefact.files(),
+            **({} if texts is None else {manifest.QUERY_ENCODER: texts}),
+        }.items(),
         weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
         indexes_of=indexes_of,
