@@ -60,6 +60,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         nlist: Lists of an ivf index. If left out: 4 times the square root of a shard's items, but at most 5,128.
         hnsw_m: Links of an item in an hnsw index. If left out: 32.
         ef_construction: Items in the beam that finds these links. If left out: 80.
+        query_encoder: Folder of a sentence-transformers model that reads texts as queries, where queries are vectors:
+            the model that made the items' vectors.
         folder: Data whose items to encode, such as newer data. If left out: the run's data.
         items: File, folder or pattern of the items alone, in place of --folder.
         zero_vectors: What becomes of items with a vector of zeros, which no cosine compares. refuse: nothing is
@@ -91,6 +93,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
     nlist: int | None = None
     hnsw_m: int | None = None
     ef_construction: int | None = None
+    query_encoder: str | None = None
     folder: str | None = None
     items: str | None = None
     zero_vectors: Literal["refuse", "keep"] = "refuse"
@@ -120,6 +123,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             stored=self.stored(),
             new_codes=self.new_codes,
             min_chunks=self.min_chunks,
+            query_encoder=self.query_encoder,
             allow_code=self.allow_code,
         )
         with rendering.bar(out, f"encode {version}") as on_progress:

@@ -17,13 +17,14 @@ from rails_ray.errors import ConflictError
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
 from rails_ray.families.items import ByModel
+from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.recipes.vectors import vector_cosine
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.vectors import VectorsConfig
 from rails_ray.storage import parts, versions
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.ids import ColumnDigest
-from rails_ray.storage.manifest import CONFIG, WEIGHTS, Manifest
+from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, WEIGHTS, Manifest
 from rails_ray.storage.parquet import item_part
 
 PART_ITEMS = 2**14  # items of a part
@@ -39,6 +40,7 @@ def build_version(
     ids: Sequence[Any] | NDArray[Any] | None = None,
     titles: Sequence[Any] | None = None,
     zero_vectors: Literal["refuse", "keep"] = "refuse",
+    query_encoder: str | None = None,
 ) -> Manifest:
     """Store vectors as a version, and publish it.
 
@@ -47,8 +49,10 @@ def build_version(
         ids: integers or strings, all different; by default the numbers of the rows.
         titles: shown with answers.
         zero_vectors: what becomes of vectors of zeros, as in `DataConfig`.
+        query_encoder: folder of the model that makes vectors of texts as queries; None for none.
 
     Raises:
+        UnsupportedError: if there is such a model, and sentence-transformers is not installed.
         ConflictError: if there is such a version already.
         ValueError: if the arguments are not as said, or an unfinished build of other items has this name.
     """
@@ -60,6 +64,7 @@ def build_version(
         check_directions("items", len(zeros), len(rows), first, "zero_vectors='keep', to find them last")
     if NAME.fullmatch(version) and parts.is_finished(storage, version):
         raise ConflictError(f"version must be a new name in {storage}, got {version!r}: name another, or open that one")
+    texts = None if query_encoder is None else query_encoder_file(query_encoder, rows.shape[1])
     kept: dict[str, str | int | None] = {"zero_vectors": "keep"} if len(zeros) else {}
     # Parts of another build are not its own.
     parts.begin(storage, version, {"run": RUN, "items": _digest(rows, items), **kept})
@@ -74,7 +79,9 @@ def build_version(
         state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
         parts.write_part(storage, version, part, item_part(named, state))
     files = {CONFIG: to_json(config), WEIGHTS: weight_files.to_bytes(model)}
-    encoded = parts.finish(storage, version, planned, run=RUN, query=QUERY, files=files.items(), cutoff_mass=None)
+    query = QUERY if texts is None else QUERY | TEXT
+    files |= {} if texts is None else {QUERY_ENCODER: texts}
+    encoded = parts.finish(storage, version, planned, run=RUN, query=query, files=files.items(), cutoff_mass=None)
     return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 

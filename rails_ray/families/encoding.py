@@ -32,6 +32,7 @@ from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, training_queries, with_data
 from rails_ray.families.encoding_work import EncodingWork, digest_of_weights
 from rails_ray.families.items import Fitting, NewCodes
+from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.registry import served_family
 from rails_ray.storage import manifest, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
@@ -85,6 +86,7 @@ class EncodeOptions:
     stored: Mapping[str, Any] = field(default_factory=dict)
     new_codes: NewCodes = "least_loaded"
     min_chunks: int | None = None
+    query_encoder: str | None = None
     allow_code: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -177,6 +179,10 @@ def encode(
             f"keep_texts needs items with texts, got run {run!r} of {run_config.name}, whose items have none"
         )
     version = options.version or timed_name(run_config.name)
+    texts = None
+    if options.query_encoder is not None:
+        width = own.trained_model(runs.weights(store, found)).vector_width
+        texts = query_encoder_file(options.query_encoder, width)
     fitting = Fitting(
         storage=store,
         folder=manifest.folder_of(version),
@@ -209,6 +215,7 @@ def encode(
             "exclude_seen": run_config.data.exclude_seen,
             **({"zero_vectors": "keep"} if newer.zero_vectors == "keep" else {}),
             **artefact.facts,
+            **({} if texts is None else {"query_encoder": texts.decode()}),
         },
     )
     if parts.is_finished(store, version):
@@ -245,8 +252,13 @@ def encode(
         version,
         planned,
         run=run,
-        query=corpus.query,
-        files={manifest.CONFIG: config_json, **corpus.files, **artefact.files()}.items(),
+        query=corpus.query if texts is None else corpus.query | TEXT,
+        files={
+            manifest.CONFIG: config_json,
+            **corpus.files,
+            **artefact.files(),
+            **({} if texts is None else {manifest.QUERY_ENCODER: texts}),
+        }.items(),
         weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
         indexes_of=indexes_of,

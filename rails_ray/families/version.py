@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.families.config import RunConfig, from_json
+from rails_ray.families.query_encoder import query_encoder_of
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.shards import Items, read_indexes, read_part, read_shards
+from rails_ray.modules.encoders.frozen import FrozenText
 from rails_ray.modules.model import Model
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import CONFIG, Encoded, Manifest, read_file
+from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, Encoded, Manifest, read_file
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.versions import read_described, read_manifest
 
@@ -96,6 +98,12 @@ class Version:
             ValueError: if the config names code that is not allowed.
         """
         return self.family.trained_model(self._weights())
+
+    @cached_property
+    def query_encoder(self) -> FrozenText | None:
+        """The model that makes vectors of texts, where queries are vectors; None without one."""
+        described = self.described.has_file(QUERY_ENCODER)
+        return query_encoder_of(self.file(QUERY_ENCODER)) if described else None
 
     @cached_property
     def similarity(self) -> Any:

@@ -36,6 +36,7 @@ def encode(
     stored: Mapping[str, Any] = {},
     new_codes: NewCodes = "least_loaded",
     min_chunks: int | None = None,
+    query_encoder: str | None = None,
     allow_code: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Encoded:
@@ -66,6 +67,7 @@ def encode(
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.
+        query_encoder: where queries are vectors, the folder of a sentence-transformers model that makes them of texts.
         allow_code: as in `local.open`.
         on_progress: called a few times a second.
 
@@ -86,6 +88,7 @@ def encode(
         stored=stored,
         new_codes=new_codes,
         min_chunks=min_chunks,
+        query_encoder=query_encoder,
         allow_code=allow_code,
     )
     return encoding.encode(OnRay(), storage, run, options, on_progress)

@@ -54,6 +54,14 @@ TimeField = Annotated[
 FeatureNumber = Annotated[int, _Key()]
 
 
+def check_text(text: str, is_blank: bool, where: str) -> None:
+    """Raises:
+    ValueError: if a model finds nothing in a text.
+    """
+    if is_blank:
+        raise ValueError(f"{where}.text must hold a letter or a digit, got {shortened(text)}")
+
+
 def check_embedding(embedding: list[float], width: int, where: str, most: float = LARGEST_NUMBER) -> None:
     """Raises:
     ValueError: if an embedding is not of its width, or too large.

@@ -15,7 +15,7 @@ from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
-from rails_ray.schema.fields import SUPPORTS, check_embedding
+from rails_ray.schema.fields import SUPPORTS, check_embedding, check_text
 from rails_ray.schema.queries import QUERY_FIELDS
 
 REPRESENTATION = "embedding"  # the field for a query given by its representation
@@ -43,6 +43,7 @@ class QueryEncoder:
     def __init__(self, version: Version, device: str = "cpu") -> None:
         self.model = version.model
         self.reader = FORMS[self.model.form].reader(self.model, version.file)
+        self.texts = version.query_encoder
         self.supports = version.family.supports(self.model)
         self.device = device
         self.model.to(self.device)
@@ -53,6 +54,7 @@ class QueryEncoder:
         Args:
             supports: what the heavy ranker says of each query's supports; None where the model has none.
         """
+        queries = self._as_vectors(queries)
         ids = [support.item_id for support in self.supports]
         scored = [
             query if own is None else {**query, SUPPORTS: dict(zip(ids, own, strict=True))}
@@ -64,7 +66,24 @@ class QueryEncoder:
         """Raises:
         ValueError: as `encode`, for queries that are read before a heavy ranker is asked about them.
         """
-        _read(self.model, self.reader, queries)
+        _read(self.model, self.reader, self._as_vectors(queries))
+
+    def _as_vectors(self, queries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The queries, texts as vectors if the version has a model that reads them.
+
+        Raises:
+            ValueError: if there is nothing to read in a text.
+        """
+        found = list(queries)
+        texts = {number: query["text"] for number, query in enumerate(found) if query.get("text") is not None}
+        if self.texts is None or not texts:
+            return found
+        for number, text in texts.items():
+            check_text(text, self.texts.is_blank(text), f"queries[{number}]")
+        vectors = self.texts.query_features(list(texts.values())).tensor.tolist()
+        for number, vector in zip(texts, vectors, strict=True):
+            found[number] = {**found[number], "text": None, REPRESENTATION: vector}
+        return found
 
     def unknown(self, queries: Sequence[dict[str, Any]]) -> set[int]:
         """The numbers of the queries of which the model knows nothing; raises what `encode` does of all others."""
@@ -83,6 +102,11 @@ class QueryEncoder:
             UnsupportedError: if the model has no such vector.
             ValueError: if the model cannot read a query.
         """
+        if self.texts is not None:
+            for number, text in enumerate(texts):
+                check_text(text, self.texts.is_blank(text), f"queries[{number}]")
+            read_texts = self.texts.item_features if are_items else self.texts.query_features
+            return read_texts(texts).tensor.numpy()
         if self.model.representation_width is None:
             raise UnsupportedError("the version's model must make one vector of a query, got one that does not")
         read, _ = _read(self.model, self.reader, [{"text": text} for text in texts])
@@ -136,7 +160,10 @@ def _read(
         where = f"queries[{number}]"
         field = next(name for name in QUERY_FIELDS if query.get(name) is not None)
         if field not in takes:
-            raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {field}")
+            message = f"{where} must be given by {' or '.join(takes)} for this index, got {field}"
+            if field == "text" and REPRESENTATION in own:
+                message += ": encode a version with --query-encoder, the model that made the items' vectors"
+            raise ValueError(message)
         if field in own:
             read[number] = reader.read(query, where)
         else:

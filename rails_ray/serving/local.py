@@ -236,6 +236,7 @@ def build(
     folder: str | None = None,
     version: str = "v1",
     zero_vectors: Literal["refuse", "keep"] = "refuse",
+    query_encoder: str | None = None,
 ) -> LocalVersion:
     """Make a version of vectors in this process, and open it. Queries are vectors too, and a score is a cosine.
 
@@ -246,18 +247,20 @@ def build(
         folder: storage that keeps the version, for `open` and for a server; by default nothing is kept.
         version: its name there.
         zero_vectors: whether vectors of zeros, which no cosine compares, are refused, or kept and found last.
+        query_encoder: folder of the sentence-transformers model that made the vectors, so that a query may be a text.
 
     Raises:
+        UnsupportedError: if there is such a model, and sentence-transformers is not installed.
         ConflictError: if the folder has such a version already.
         ValueError: if the arguments are not as said.
     """
     from rails_ray.families.building import build_version  # the recipes, which nothing that is opened needs
 
     if folder is not None:
-        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors)
+        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors, query_encoder)
         return open(folder, version)
     with TemporaryDirectory(prefix="rails-ray-") as passing:
-        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors)
+        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder)
         return open(passing, version)  # what it holds is in memory
 
 

@@ -34,7 +34,7 @@ class Popular:
             UnsupportedError: if the version does not store it.
         """
         described = version.described
-        if not any(entry.path == POPULAR for entry in described.files):
+        if not described.has_file(POPULAR):
             raise UnsupportedError(
                 f"fallback needs a version that stores its popular items, got version {version.name} without: encode "
                 "a new one, of a model whose queries are histories"

@@ -23,6 +23,7 @@ FORMAT = 5
 OBJECTS = "objects"  # folder of the files that are named by their content, which versions share
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside these, if the query encoder reads histories
+QUERY_ENCODER = "query_encoder.json"  # beside these, if queries are vectors and a model reads texts as queries
 POPULAR = "popular.parquet"  # likewise, in versions of this release and later ones
 
 
@@ -81,6 +82,10 @@ class Encoded:
     files: list[FileEntry]
     cutoff_mass: float | None
     indexes: list[IndexEntry] = field(default_factory=list)
+
+    def has_file(self, name: str) -> bool:
+        """Return whether there is such a file beside the parts."""
+        return any(entry.path == name for entry in self.files)
 
     def file(self, name: str) -> FileEntry:
         """The entry of a file beside the parts."""

@@ -156,3 +156,14 @@ def test_a_build_that_was_cut_off_is_never_a_part_of_another(tmp_path: Path, mon
 def test_what_cannot_be_is_one_sentence(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         local.build(**{"vectors": [[1.0, 2.0], [3.0, 4.0]], **arguments})
+
+
+def test_without_an_encoder_the_refusal_names_the_option() -> None:
+    plain = local.build(np.eye(3))
+    assert plain.facts["query"] == {"embedding": "list<float>"}
+    with pytest.raises(
+        ValueError,
+        match=r"^queries\[0\] must be given by embedding for this index, got text: encode a version with "
+        r"--query-encoder, the model that made the items' vectors$",
+    ):
+        plain.search(["red car"])

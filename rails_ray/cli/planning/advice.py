@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from rails_ray.cli.planning import measured
 from rails_ray.cli.planning.machines import Cpu
-from rails_ray.cli.planning.plans import Demand, Plan, PlannedCorpus, may_widen, plan
+from rails_ray.cli.planning.plans import Demand, Plan, PlannedCorpus, may_widen, one_process_busy, plan
+from rails_ray.cli.planning.quantities import shown_bytes
 
 STORED_AS = {"fp16": "float16", "bf16": "bfloat16"}  # `encode --dtype`, which is float32 if left out
 INDEX_OF = {"average": "average", "ann": "average", "per_embedding": "components", "combined": "both"}  # by method
@@ -37,7 +38,22 @@ def conclusion(corpus: PlannedCorpus, demand: Demand, made: Plan, by_batch: Mapp
     ]
     if corpus.machine.is_gpu and _is_met_without_gpu(corpus, demand, made):
         sentences.append(f"No GPU is needed: as many replicas of {measured.CORES} CPU cores each meet the demand.")
-    return sentences
+    return [*sentences, *_one_process(corpus, demand)]
+
+
+def _one_process(corpus: PlannedCorpus, demand: Demand) -> list[str]:
+    """Say it if one process will do, without a cluster."""
+    own = replace(corpus, machine=Cpu()) if corpus.machine.is_gpu else corpus
+    busy = one_process_busy(own, demand)
+    if busy is None:
+        return []
+    memory = f"{shown_bytes(own.replica_bytes(own.num_items))} of {shown_bytes(own.machine.memory_bytes)}"
+    return [
+        f"One process will do, without a cluster, if nobody needs answers while it restarts: on {measured.CORES} CPU "
+        f"cores it holds all items in {memory}, and {demand.qps:,g} queries a second keep it {busy:.0%} busy. After "
+        "`encode --shards 1`, `rails-ray serve --lite --keys-file keys` serves it, and in Python `local.open` searches "
+        "it."
+    ]
 
 
 def _cheaper(corpus: PlannedCorpus, made: Plan, by_batch: Mapping[int, Plan | None]) -> str:

@@ -207,6 +207,18 @@ def plan(corpus: PlannedCorpus, demand: Demand) -> Plan:
     )
 
 
+def one_process_busy(corpus: PlannedCorpus, demand: Demand) -> float | None:
+    """Share of its time that a server of one process on CPU cores is busy; None if it cannot meet the demand.
+
+    A request takes as long there as on the machine whose requests a second were measured, and its search besides.
+    """
+    if not corpus.fits(corpus.num_items) or 1000 * (around_s() + corpus.search_s(corpus.num_items)) > demand.latency_ms:
+        return None
+    request_s = 1 / measured.REQUESTS_PER_S.value + corpus.search_s(corpus.num_items)
+    busy = demand.qps / corpus.search.batch * request_s
+    return busy if busy <= UTILISATION else None
+
+
 def _shards_by_memory(corpus: PlannedCorpus) -> int:
     found = fewest_shards(corpus, corpus.fits)
     if found is None:

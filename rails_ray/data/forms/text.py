@@ -24,7 +24,7 @@ from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources, null_notes
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
-from rails_ray.schema.fields import shortened
+from rails_ray.schema.fields import check_text
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import RowBatch
@@ -70,8 +70,7 @@ class TextReader:
 
     def read(self, query: dict[str, Any], where: str) -> str:
         text: str = query["text"]
-        if self.model.is_blank(text):
-            raise ValueError(f"{where}.text must hold a letter or a digit, got {shortened(text)}")
+        check_text(text, self.model.is_blank(text), where)
         return text
 
     def seen(self, read: str) -> list[ItemId]:

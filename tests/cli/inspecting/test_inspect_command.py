@@ -174,11 +174,8 @@ def test_sessions_and_columns_without_a_use_are_named(tmp_path: Path, capsys: py
     assert "note: interactions: column 'session_id' is read as user_id, so that a user is a session\n" in text
     assert text.count("note: items: price is not stored\n") == 1
     change(folder, "interactions", lambda found: found.append_column("user_id", found["session_id"]))
-    assert main(["inspect", str(folder), "--no-timing"]) == 1
-    assert (
-        "interactions.parquet must have either a column 'user_id' or a column 'session_id', got both: choose one"
-        in (capsys.readouterr().out)
-    )
+    assert main(["inspect", str(folder), "--no-timing"]) == 0
+    assert "user_id is read, not session_id: --data.columns user_id=session_id reads" in capsys.readouterr().out
     assert main(["inspect", str(folder), "--no-timing", "--columns", "user_id=session_id"]) == 0
     assert "of 30 sessions" in capsys.readouterr().out
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main, parse
 from rails_ray.cli.plan import PlanDeployment
 from rails_ray.cli.planning import measured
 from rails_ray.cli.planning.machines import GPUS, Cpu, machine
@@ -20,6 +20,7 @@ from rails_ray.cli.planning.plans import (
     PlannedCorpus,
     around_s,
     batches,
+    one_process_busy,
     plan,
 )
 from rails_ray.cli.planning.searches import METHODS, Search
@@ -199,3 +200,38 @@ def test_what_cannot_be_is_one_sentence(
     items = [] if "items" in options else ["--items", "1M"]
     assert main(["plan", *items, *words]) == EXIT_BAD_ARGUMENT
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# one process
+
+
+@given(corpora, demands)
+def test_one_process_does_exactly_where_memory_latency_and_load_allow(own: PlannedCorpus, demand: Demand) -> None:
+    busy, search_s = one_process_busy(own, demand), own.search_s(own.num_items)
+    expected = demand.qps / own.search.batch * (1 / 150.54614357987813 + search_s)
+    fits = own.replica_bytes(own.num_items) <= 0.8 * own.machine.memory_bytes
+    in_time = around_s() + search_s <= demand.latency_ms / 1000
+    if abs(expected - 0.5) > 1e-9 and abs(around_s() + search_s - demand.latency_ms / 1000) > 1e-9:
+        assert (busy is not None) == (fits and in_time and expected <= 0.5)
+    assert busy is None or busy == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ("--items 4k --qps 50", True),
+        ("--items 4k --qps 50 --gpu h200", True),
+        ("--items 4k --qps 50 --memory-gb 0.001", False),
+        ("--items 4k --qps 100", False),
+        ("--items 4k --qps 200 --batch 8", True),
+        ("--items 1M --qps 5 --latency-ms 100", False),
+        ("--items 100M --similarity dot --qps 1 --latency-ms 20000", False),
+    ],
+)
+def test_a_plan_says_when_one_process_will_do(options: str, is_said: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *options.split()]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("One process will do")]
+    assert len(said) == is_said
+    for line in said:
+        assert "After `encode --shards 1`, `rails-ray serve --lite --keys-file keys` serves it" in line
+    parse(["serve", "--lite", "--keys-file", "keys"])
