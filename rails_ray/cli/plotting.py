@@ -1,5 +1,7 @@
 """Plots, as PNG files."""
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -7,9 +9,16 @@ import matplotlib
 matplotlib.use("Agg")  # no display
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
 from rails_ray.cutoffs.measuring import segment_name
+from rails_ray.schema.responses import ExplainResponse, SearchResponse
 from rails_ray.training.evaluation.calibrating import CalibrationReport
+
+KEPT, CUT = "tab:blue", "tab:orange"  # which differ for readers who see fewer colours
+MOST_PANELS = 6  # queries, or items, in one plot
+MOST_NUMBERS = 100  # gates that are written into a map
+LONGEST_NAME = 40  # characters
 
 
 def calibration(report: CalibrationReport, title: str, path: Path) -> None:
@@ -36,5 +45,83 @@ def calibration(report: CalibrationReport, title: str, path: Path) -> None:
     right.set_xticks(places, [f"{level:g}" for level in nominal])
     right.set(xlabel="nominal coverage", ylabel="items kept", yscale="symlog", ylim=(0, None), title="lists")
     right.legend(fontsize="small")
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
+
+
+def plot_scores(answer: SearchResponse, path: Path, names: Sequence[str] = ()) -> None:
+    """Plot the scores of an answer by rank, what the cut-off keeps and what it cuts, and the cut-off as a line.
+
+    An answer lists what its cut-off cuts if its request named k alone.
+
+    Args:
+        names: of its queries; of many, the first ones are drawn.
+    """
+    results = answer.results[:MOST_PANELS]
+    figure, grid = plt.subplots(
+        max(len(results), 1), 1, figsize=(8, 2.6 * max(len(results), 1)), layout="constrained", squeeze=False
+    )
+    titles = [*names, *(f"query {number}" for number in range(len(names), len(results)))]
+    for axes, result, name in zip(grid[:, 0], results, titles, strict=False):
+        ranks, num_kept = np.arange(1, len(result.scores) + 1), result.num_kept
+        for label, color, part in (("kept", KEPT, slice(num_kept)), ("cut", CUT, slice(num_kept, None))):
+            if len(ranks[part]):
+                axes.scatter(ranks[part], result.scores[part], s=14, color=color, label=f"{label}: {len(ranks[part])}")
+        if result.threshold is not None:
+            axes.axhline(result.threshold, color="black", linewidth=0.8, label=f"cut-off at {result.threshold:.3g}")
+        elif num_kept < len(ranks):
+            axes.axvline(num_kept + 0.5, color="black", linewidth=0.8, label=f"cut-off after {num_kept}")
+        axes.set(title=_short(name), ylabel="score", xlim=(0.5, max(len(ranks), 1) + 0.5))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize="small", loc="upper right")
+    grid[-1, 0].set(xlabel="rank")
+    _save(figure, path)
+
+
+def plot_explanation(answer: ExplainResponse, path: Path, name: str = "") -> None:
+    """Plot what each pair of components adds to the score of each item, its gate times its cosine: as bars if one side
+    has a single component (the terms of BM25, the chunks of SOLAR), and else as a map with the gates as numbers.
+
+    Args:
+        name: of the query.
+    """
+    items = answer.items[:MOST_PANELS]
+    gates, cosines = (np.array([getattr(item, kind) for item in items]) for kind in ("gates", "cosines"))
+    added = gates * cosines
+    largest = max(float(np.abs(added).max(initial=0.0)), 1e-9)
+    figure, grid = plt.subplots(
+        1, len(items), figsize=(max(3.2 * len(items), 5), 3.6), layout="constrained", squeeze=False, sharey=True
+    )
+    is_map = min(added.shape[1:]) > 1
+    for number, (axes, item) in enumerate(zip(grid[0], items, strict=True)):
+        if is_map:
+            image = axes.imshow(added[number], cmap="RdBu", vmin=-largest, vmax=largest, aspect="auto")
+            axes.set(xlabel="item component", xticks=range(added.shape[2]), yticks=range(added.shape[1]))
+            for (row, column), gate in np.ndenumerate(gates[number]) if added[0].size <= MOST_NUMBERS else ():
+                color = "white" if abs(added[number][row, column]) > 0.6 * largest else "black"
+                axes.text(column, row, f"{gate:.2f}", ha="center", va="center", fontsize="x-small", color=color)
+        else:
+            parts = added[number].ravel()
+            axes.barh(range(len(parts)), parts, color=[KEPT if part >= 0 else CUT for part in parts])
+            axes.set(xlabel="added to the score", yticks=range(len(parts)), xlim=(1.1 * min(added.min(), 0), 1.1 * largest))
+        axes.set_title(f"{_short(item.title or str(item.item))}\n{item.score:.3f}", fontsize="small")
+    if is_map:
+        figure.colorbar(image, ax=grid[0].tolist(), label="gate x cosine, gates as numbers")
+    else:
+        grid[0, 0].invert_yaxis()  # the first term on top
+    grid[0, 0].set(ylabel="query component" if is_map else "term, chunk or component")
+    figure.suptitle(_short(name))
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box is drawn for an emoji
+        figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _short(name: str) -> str:
+    """A name as matplotlib draws it, without its mathematics."""
+    shown = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+    return shown.replace("$", r"\$")

@@ -1,9 +1,10 @@
 """Query a server, or a version in this process."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -14,10 +15,13 @@ from rails_ray.cli.serving import check_folder, named_cutoff
 from rails_ray.reranking.rankers.calling import ranker_of
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.schema.requests import CutoffKind
-from rails_ray.schema.responses import BudgetResult, CertificateResult, SearchResponse
+from rails_ray.schema.responses import BudgetResult, CertificateResult, ExplainResponse, SearchResponse
 from rails_ray.schema.search_params import PARAM_NAMES, SearchParams
 
 Search = Callable[..., SearchResponse]
+Explain = Callable[..., ExplainResponse]
+MOST_PLOTTED = 10_000  # of all queries together, far below what a request may ask for
+PLOTTED = 50  # items that --plot draws at least, if there are as many
 if TYPE_CHECKING:
     Params = SearchParams
 else:
@@ -40,6 +44,8 @@ class Query(AllowsCode):
         features: Features as NUMBER:VALUE, such as 17:0.5, or NUMBER for a value of 1; one query.
         embedding: The numbers of a vector; one query.
         fallback: `popular` answers a query of which the index knows nothing with its most popular items.
+        plot: PNG file to draw: the scores of the first queries by rank, and where the cut-off ends.
+        plot_explanation: PNG file to draw: why the first query's best items were found.
         k: Most items per query to count as kept. If left out: 1000, or fewer for many queries.
         show: Items per query to show.
         cutoff: Name and value of the cut-off. If left out: the server's own.
@@ -64,6 +70,8 @@ class Query(AllowsCode):
     features: tuple[str, ...] = ()
     embedding: tuple[float, ...] = ()
     fallback: Literal["popular"] | None = None
+    plot: Path | None = None
+    plot_explanation: Path | None = None
     k: int | None = None
     show: int = 4
     cutoff: tuple[CutoffKind, float] | None = None
@@ -83,7 +91,7 @@ class Query(AllowsCode):
 
         if not (self.texts or self.user_id or self.history or self.features or self.embedding):
             raise ValueError("give at least 1 query, got none")
-        kinds, search = self._here() if self.local else self._at_url()
+        kinds, search, explain = self._here() if self.local else self._at_url()
         names, queries = zip(*self.queries(kinds), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
         how: dict[str, Any] = {"method": self.method, "fallback": self.fallback, **asdict(self.params)}
@@ -108,6 +116,32 @@ class Query(AllowsCode):
             elif budget and result.budget is not None:
                 out.print(f"{name!r}: {_budget_line(result.budget)}", highlight=False, markup=False, soft_wrap=True)
 
+        if self.plot is not None:
+            self._draw_scores(self.plot, names, cut, partial(search, queries, **how))
+        if self.plot_explanation is not None:
+            self._draw_explanation(self.plot_explanation, names[0], queries[0], best, explain)
+
+    def _draw_scores(self, path: Path, names: Sequence[str], cut: SearchResponse, search: Search) -> None:
+        """Draw what the cut-off keeps, and as many items below it."""
+        from rails_ray.cli import plotting
+
+        num = max([PLOTTED, *(2 * result.num_kept for result in cut.results)])
+        listed = search(k=min(num, MOST_PLOTTED // len(names)), cutoff={"top_k": num})
+        results = [
+            own.model_copy(update={"num_kept": kept.num_kept, "threshold": kept.threshold})
+            for own, kept in zip(listed.results, cut.results, strict=True)
+        ]
+        plotting.plot_scores(listed.model_copy(update={"results": results}), path, names)
+        _say_drawn(path)
+
+    def _draw_explanation(self, path: Path, name: str, query: Any, best: SearchResponse, explain: Explain) -> None:
+        from rails_ray.cli import plotting
+
+        if not best.results[0].items:
+            raise ValueError(f"--plot-explanation needs an item that the first query finds, got none for {name!r}")
+        plotting.plot_explanation(explain(query, best.results[0].items), path, name)
+        _say_drawn(path)
+
     def budget(self) -> dict[str, Any]:
         """The field `budget` of the request, if there is one.
 
@@ -122,14 +156,14 @@ class Query(AllowsCode):
             raise ValueError(f"--cutoff must be left out beside --calls, got {self.cutoff[0]}")
         return {"budget": {"calls": self.calls, "deadline_ms": self.deadline_ms, "rounds": self.rounds}}
 
-    def _at_url(self) -> tuple[dict[str, str], Search]:
-        """The fields that the server's index takes, and what searches there."""
+    def _at_url(self) -> tuple[dict[str, str], Search, Explain]:
+        """The fields that the server's index takes, and what searches and explains there."""
         from rails_ray.serving import client
 
-        return client.index(self.url)["query"], partial(client.search, self.url)
+        return client.index(self.url)["query"], partial(client.search, self.url), partial(client.explain, self.url)
 
-    def _here(self) -> tuple[dict[str, str], Search]:
-        """The fields that a version takes, and what searches it in this process."""
+    def _here(self) -> tuple[dict[str, str], Search, Explain]:
+        """The fields that a version takes, and what searches and explains it in this process."""
         from rails_ray.serving import local
 
         check_folder(self.ranker)
@@ -137,7 +171,7 @@ class Query(AllowsCode):
         ranker = ranker_of(self.ranker, allowed) if self.ranker.path else None
         with out.status("loading the version"):
             version = local.open(self.storage, self.version, ranker=ranker, allow_code=self.allow_code)
-        return version.facts["query"], version.search
+        return version.facts["query"], version.search, version.explain
 
     def queries(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
         """The queries, each with the name to show for it.
@@ -157,6 +191,10 @@ class Query(AllowsCode):
                 raise ValueError(f"--embedding must be finite numbers, got {' '.join(map(str, self.embedding))}")
             queries.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
         return queries
+
+
+def _say_drawn(path: Path) -> None:
+    out.print(f"drawn in {path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _budget_line(budget: BudgetResult) -> str:
