@@ -1,7 +1,9 @@
 """What a job prints and ends with, without a cluster."""
 
 import ast
+import importlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from rails_ray.cli import stages
-from rails_ray.cli.main import job
+from rails_ray.cli.main import COMMANDS, job, main
 from rails_ray.storage.filesystem import Storage
 from support.examples import encode
 
@@ -74,7 +76,6 @@ def test_help_is_no_jobs_end(name: str, capfd: pytest.CaptureFixture[str]) -> No
     [
         (KeyError("x"), "KeyError: 'x'"),
         (KeyboardInterrupt(), "the job must end by itself, got an interruption"),
-        (SystemExit(15), "the job must end by itself, got signal 15"),
     ],
 )
 def test_a_job_that_breaks_off_says_so_in_its_last_line_and_shows_where(
@@ -87,6 +88,78 @@ def test_a_job_that_breaks_off_says_so_in_its_last_line_and_shows_where(
     with pytest.raises(type(raised)):
         job("publish", ["--version", "v1", "--storage", "/nowhere"])
     assert last_line(capfd.readouterr().out) == {"job": "publish", "error": error}
+
+
+GOES_ON = {
+    "train": "the same command with --run, its name, and --resume goes on from the last checkpoint",
+    "encode": "the same command with --version and its name makes the parts that are missing",
+    "relevance": "the same command with the same --name scores the blocks that are missing",
+    "publish": "run it again",
+}
+ARGUMENTS = {
+    "train": [],
+    "encode": ["--run", "r"],
+    "relevance": ["--name", "m", "--folder", "f", "--ranker.path", "a:b"],
+    "publish": ["--version", "v1"],
+}
+
+
+def stopped(self: Any) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+@pytest.mark.parametrize("is_job", [True, False])
+def test_sigterm_ends_a_command_with_a_sentence_that_says_how_it_goes_on(
+    name: str, is_job: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module, kind = COMMANDS[name].split(".")
+    monkeypatch.setattr(getattr(importlib.import_module(f"rails_ray.cli.{module}"), kind), "run", stopped)
+    before, arguments = signal.getsignal(signal.SIGTERM), [*ARGUMENTS[name], "--storage", str(tmp_path)]
+    assert (job(name, arguments) if is_job else main([name, *arguments])) == 143
+    out, errors = capfd.readouterr()
+    assert errors == f"rails-ray: {name} was stopped by SIGTERM before its end: {GOES_ON[name]}\n"
+    error = {"job": name, "error": "the job must end by itself, got signal 15"}
+    assert [json.loads(line) for line in out.splitlines()] == ([error] if is_job else [])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("arguments", [[], ["publish"], ["--help"], ["publish", "--help"], ["--version"]])
+def test_any_other_exit_is_as_it_was(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == (0 if {"--help", "--version"} & set(arguments) else 2)
+    assert "SIGTERM" not in capfd.readouterr().err
+
+
+SLOW = """
+import sys, time
+from rails_ray.cli import main, stages
+def slow(self):
+    print("begun", flush=True)
+    time.sleep(60)
+stages.Publish.run = slow
+arguments = ["--version", "v1", "--storage", "/nowhere"]
+sys.exit(main.job("publish", arguments) if sys.argv[1] == "job" else main.main(["publish", *arguments]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("door", ["job", "command"])
+def test_a_process_that_gets_sigterm_ends_without_a_traceback(door: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, door], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert errors == "rails-ray: publish was stopped by SIGTERM before its end: run it again\n"
+    assert bool(out) == (door == "job")
 
 
 def test_a_job_takes_its_arguments_from_the_command_line(

@@ -12,7 +12,7 @@ from rails_ray.on_ray.environment import ray_address
 from rails_ray.optional import optional
 
 STORAGE = "rails-ray-data"
-EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 
 out = Console()
 if not out.is_terminal:  # a job's log, a file: nothing says how wide it is

@@ -7,8 +7,11 @@ import json
 import os
 import re
 import secrets
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import make_dataclass
 from functools import reduce
 from importlib.util import find_spec
@@ -24,6 +27,7 @@ from rails_ray.cli.base import (
     EXIT_BAD_ARGUMENT,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
     Stored,
     errors,
     fail,
@@ -52,6 +56,12 @@ COMMANDS = {  # each in a module of `rails_ray.cli`, which is imported when the 
     "plan": "plan.PlanDeployment",
     "inspect": "inspect.InspectData",
 }
+RESUMED = {  # how a command goes on that a signal has ended
+    "train": "the same command with --run, its name, and --resume goes on from the last checkpoint",
+    "encode": "the same command with --version and its name makes the parts that are missing",
+    "pipeline": "the same command with --run, its name, and --resume goes on from the last checkpoint",
+    "relevance": "the same command with the same --name scores the blocks that are missing",
+}
 WITH_RECIPE = ("train", "pipeline")
 COMPLETION = "--print-completion"
 
@@ -60,9 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. An error that a user can cause is one sentence on stderr."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        command = parse(arguments)
-        _quiet_ray()
-        command.run()
+        with _ending_at_sigterm():
+            command = parse(arguments)
+            _quiet_ray()
+            command.run()
     except ValueError as error:
         return _fail(error, EXIT_BAD_ARGUMENT)
     except (RailsRayError, OSError) as error:
@@ -70,7 +81,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("rails-ray: stopped")
         return EXIT_INTERRUPTED
+    except SystemExit as error:
+        return _terminated(next(iter(arguments), ""), error)
     return 0
+
+
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """Inside the block, SIGTERM raises SystemExit with its number, as it does where Ray is connected."""
+    if threading.current_thread() is not threading.main_thread():  # where Python takes no handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(name: str, error: SystemExit) -> int:
+    """Say that SIGTERM has ended a command, and how it goes on; raise any other exit again."""
+    if error.code != signal.SIGTERM:
+        raise error
+    how = RESUMED.get(name.replace("_", "-"), "run it again")
+    fail(f"{name} was stopped by SIGTERM before its end: {how}")
+    return EXIT_TERMINATED
 
 
 def job(name: str, arguments: Sequence[str] | None = None) -> int:
@@ -84,20 +119,21 @@ def job(name: str, arguments: Sequence[str] | None = None) -> int:
     code = EXIT_FAILED
     result: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
     try:
-        command = _parsed([name, *(sys.argv[1:] if arguments is None else arguments)])
-        if command is None:  # help: no job has ended
-            result = None
-            return 0
-        _check_storage(command)
-        _quiet_ray()
-        result = command.run() or {}
+        with _ending_at_sigterm():
+            command = _parsed([name, *(sys.argv[1:] if arguments is None else arguments)])
+            if command is None:  # help: no job has ended
+                result = None
+                return 0
+            _check_storage(command)
+            _quiet_ray()
+            result = command.run() or {}
         code = 0
     except (ValueError, RailsRayError, OSError) as error:
         code = _fail(error, EXIT_BAD_ARGUMENT if isinstance(error, ValueError) else EXIT_FAILED)
         result = {"error": str(error)}
-    except SystemExit as error:  # Ray's way to end a driver at a signal: `ray job stop` sends SIGTERM
+    except SystemExit as error:  # `ray job stop` sends SIGTERM
         result = {"error": f"the job must end by itself, got signal {error.code}"}
-        raise
+        code = _terminated(name, error)
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {error}"}
         raise
@@ -116,6 +152,8 @@ def _parsed(arguments: Sequence[str]) -> Any:
     try:
         return parse(arguments)
     except SystemExit as error:
+        if error.code == signal.SIGTERM:
+            raise
         if error.code:
             raise ValueError("the arguments must fit the command, got one that does not: the log names it") from None
         return None

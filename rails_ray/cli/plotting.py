@@ -103,7 +103,9 @@ def plot_explanation(answer: ExplainResponse, path: Path, name: str = "") -> Non
         else:
             parts = added[number].ravel()
             axes.barh(range(len(parts)), parts, color=[KEPT if part >= 0 else CUT for part in parts])
-            axes.set(xlabel="added to the score", yticks=range(len(parts)), xlim=(1.1 * min(added.min(), 0), 1.1 * largest))
+            axes.set(
+                xlabel="added to the score", yticks=range(len(parts)), xlim=(1.1 * min(added.min(), 0), 1.1 * largest)
+            )
         axes.set_title(f"{_short(item.title or str(item.item))}\n{item.score:.3f}", fontsize="small")
     if is_map:
         figure.colorbar(image, ax=grid[0].tolist(), label="gate x cosine, gates as numbers")
