@@ -17,7 +17,8 @@
 Each message is one sentence: what must hold, what came, and what to do if that is not obvious.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -74,10 +75,15 @@ class BusyError(UnavailableError):
 
 
 @contextmanager
-def renaming(former: str, name: str) -> Iterator[None]:
-    """Inside the block, sentences about an argument have the name that the caller gave it."""
+def renaming(former: str, name: str | Callable[[re.Match[str]], str]) -> Iterator[None]:
+    """Inside the block, sentences about an argument have the name that the caller gave it.
+
+    Args:
+        former: a regular expression.
+        name: what takes the place of its first match.
+    """
     try:
         yield
     except (ValueError, UnavailableError) as error:
         kind = ValueError if isinstance(error, ValueError) else type(error)
-        raise kind(str(error).replace(former, name, 1)) from None
+        raise kind(re.sub(former, name, str(error), count=1)) from None

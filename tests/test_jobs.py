@@ -133,11 +133,11 @@ def test_any_other_exit_is_as_it_was(arguments: list[str], capfd: pytest.Capture
 
 
 SLOW = """
-import sys, time
+import signal, sys
 from rails_ray.cli import main, stages
 def slow(self):
     print("begun", flush=True)
-    time.sleep(60)
+    signal.pause()
 stages.Publish.run = slow
 arguments = ["--version", "v1", "--storage", "/nowhere"]
 sys.exit(main.job("publish", arguments) if sys.argv[1] == "job" else main.main(["publish", *arguments]))

@@ -22,8 +22,9 @@ from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.storage.ids import ColumnDigest, keys_of
+from rails_ray.storage.parquet_files import FileRows, RowBatch
 from rails_ray.storage.rows import Rows, repeated_id
-from rails_ray.storage.tables import FileRows, RowBatch, Table
+from rails_ray.storage.tables import Table
 from rails_ray.storage.values import Columns
 
 

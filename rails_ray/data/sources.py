@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rails_ray.data.table_files.converting import Converter
 from rails_ray.errors import NotFoundError
-from rails_ray.storage import tables
+from rails_ray.storage import table_places
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.rows import Rows, find_rows
 from rails_ray.storage.tables import Table
@@ -87,13 +87,13 @@ class Sources:
     def _find(self, name: str) -> Table:
         if name in self.places:
             converted = self._converter.table(self.places[name], self._texts(name))
-            return converted or tables.find(self.places[name])
+            return converted or table_places.find(self.places[name])
         if self.folder is None:
             raise NotFoundError(f"the table of {name} must be somewhere, got no folder and no place: name one")
         found = list[Table]()
         for file in (f"{name}.parquet", name):
             try:
-                found.append(tables.find(f"{Storage(self.folder)}/{file}"))
+                found.append(table_places.find(f"{Storage(self.folder)}/{file}"))
             except NotFoundError:
                 continue
         if not found and name in self._data_set:

@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.errors import StorageError
-from rails_ray.storage.tables import RowBatch, Table
-from rails_ray.storage.values import VECTOR, Kind, is_list
+from rails_ray.storage.parquet_files import RowBatch
+from rails_ray.storage.plain_values import is_list
+from rails_ray.storage.tables import Table
+from rails_ray.storage.values import VECTOR, Kind
 
 KEEP_ZEROS = "--zero-vectors keep (of train: --data.zero-vectors keep)"
 MEND = "mend the row, or leave it out"

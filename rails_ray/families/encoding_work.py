@@ -20,8 +20,8 @@ from rails_ray.families.registry import served_family
 from rails_ray.storage import manifest, parquet, parts, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import keys_of
+from rails_ray.storage.parquet_files import FileRows
 from rails_ray.storage.parts import PlannedPart, Task, shards_of
-from rails_ray.storage.tables import FileRows
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class InProcess:
         return torch.cuda.is_available() and torch.cuda.device_count() >= number
 
     def remotely(self, function: Callable[..., Any], *arguments: Any, on_progress: OnProgress | None) -> Any:
-        with counting.shown(on_progress or _nothing), _one_thread():
+        with counting.shown(on_progress or _nothing), one_thread():
             return function(*arguments)
 
     def each(self, function: Callable[..., None], arguments: Sequence[Sequence[Any]]) -> None:
@@ -41,7 +41,7 @@ class InProcess:
         return together(*self._results(function, arguments))
 
     def _results(self, function: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
-        with _one_thread(), ThreadPoolExecutor(min(os.cpu_count() or 1, len(arguments) or 1)) as pool:
+        with one_thread(), ThreadPoolExecutor(min(os.cpu_count() or 1, len(arguments) or 1)) as pool:
             return [running.result() for running in [pool.submit(function, *given) for given in arguments]]
 
     def write(
@@ -56,7 +56,7 @@ class InProcess:
             raise ValueError("use_gpu must be left out on a machine without a GPU that torch can use, got True")
         device = "cuda" if use_gpu else "cpu"
         work = replace(work, device=lambda: device, counted=_Looks(items_done, on_progress or _nothing).counted)
-        with _one_thread():
+        with one_thread():
             for number in range(len(work.tasks)):
                 work(number)
         if on_progress is not None:
@@ -87,7 +87,7 @@ def _nothing(done: int, total: int, note: str) -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread of torch, as a task on a cluster has it: sums then come in its order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -14,8 +14,8 @@ from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.parquet_files import FileRows
 from rails_ray.storage.runs import Run
-from rails_ray.storage.tables import FileRows
 
 NewCodes = Literal["least_loaded", "predicted"]
 SAMPLE_BLOCKS = 64  # of consecutive items that a sample is made of, as neighbours may be alike

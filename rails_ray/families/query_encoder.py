@@ -24,7 +24,7 @@ def query_encoder_file(folder: str, width: int | None) -> bytes:
     """
     if width is None:
         raise ValueError(f"query_encoder must be for items whose queries are vectors, got {folder} for other queries")
-    with renaming("encoder.pretrained", "query_encoder"):
+    with renaming(r"encoder\.pretrained", "query_encoder"):
         known = SentenceTransformerConfig(pretrained=folder).for_inputs(InputFacts(), folder, OURS_ALONE)
     if known.width != width:
         raise ValueError(

@@ -274,7 +274,7 @@ class Engine:
         """
         if len(texts) > self.limits.max_queries:
             raise ValueError(f"input must have a length of at most {self.limits.max_queries}, got {len(texts)}")
-        with renaming("queries[", "input["):
+        with renaming(r"queries\[", "input["):
             return self.encoder.represent(texts, are_items=are_items)
 
     def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int, int | None]:
@@ -325,7 +325,7 @@ class Engine:
     def explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:
         """The component cosines and the gates of a query and some items. Raises what `search` does, and ValueError if
         an item is not in the index."""
-        with renaming("queries[0]", "query"):
+        with renaming(r"queries\[0\]", "query"):
             return (yield from self._explain(request))
 
     def _explain(self, request: ExplainRequest) -> Rounds[ExplainResponse]:

@@ -8,11 +8,15 @@ what was promised. An item that the search leaves out for any reason, an exclude
 long as that of a query that is asked alone.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from rails_ray.errors import renaming
 from rails_ray.schema.requests import FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.serving.cutoffs import MOST_ITEMS
@@ -47,8 +51,9 @@ class Feedback:
         self._lock = threading.Lock()
         self.judged = Judged()
 
-    def searches(self, request: FeedbackRequest) -> Iterator[SearchRequest]:
-        """The search of a report, in parts whose lists are not cut by the number of queries.
+    def searches(self, request: FeedbackRequest) -> Iterator[tuple[SearchRequest, AbstractContextManager[None]]]:
+        """The search of a report, in parts whose lists are not cut by the number of queries; each with a block in which
+        sentences about a query name it as the report does.
 
         Raises:
             ValueError: if there are too many queries.
@@ -57,7 +62,8 @@ class Feedback:
         self._limits.check_queries(len(queries))
         size = max(self._limits.max_answered_items // MOST_ITEMS, 1)
         for first in range(0, len(queries), size):
-            yield request.search.model_copy(update={"queries": queries[first : first + size]})
+            part = request.search.model_copy(update={"queries": queries[first : first + size]})
+            yield part, renaming(r"queries\[(\d+)\]", partial(_place, first))
 
     def judge(self, request: FeedbackRequest, head: SearchResponse, results: Sequence[QueryResult]) -> FeedbackResponse:
         """Which of the relevant items the results of those searches keep.
@@ -76,6 +82,11 @@ class Feedback:
                         self.judged = Judged(measured, self.judged.promised.plus(float(promised)))
             self._on_judged(self.judged)
         return FeedbackResponse(version=head.version, cutoff=head.cutoff, kept=kept)
+
+
+def _place(first: int, found: re.Match[str]) -> str:
+    """The place in a report of a query of its part that begins with query `first`."""
+    return f"search.queries[{first + int(found[1])}]"
 
 
 def _kept(result: QueryResult, relevant: list[Any]) -> list[bool] | None:

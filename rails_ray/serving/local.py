@@ -19,13 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
-from rails_ray.errors import renaming
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
 from rails_ray.schema.queries import Query, query_fields
 from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
-from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, SearchResponse
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.drift import Distance
 from rails_ray.serving.engine import Engine, Limits
@@ -133,9 +132,12 @@ class LocalVersion:
         """
         search = {"queries": [query_fields(query) for query in queries], **options}
         request = _read(FeedbackRequest, {"search": search, "relevant": [list(items) for items in relevant]})
-        with renaming("queries[", "search.queries["):
-            found = [self.carry_out(self.engine.search(part)) for part in self._feedback.searches(request)]
-        return self._feedback.judge(request, found[-1].head, [own for part in found for own in part.results])
+        results = list[QueryResult]()
+        for part, named in self._feedback.searches(request):
+            with named:
+                found = self.carry_out(self.engine.search(part))
+                results += found.results
+        return self._feedback.judge(request, found.head, results)
 
     def embed(self, texts: Sequence[str], input_type: Literal["query", "document"] = "query") -> list[list[float]]:
         """A vector for each text, which a search takes as `embedding`.

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from rails_ray.errors import renaming
 from rails_ray.schema.requests import FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import FeedbackResponse, QueryResult
 from rails_ray.serving.batching import Batches
@@ -58,8 +57,8 @@ class Traffic:
     async def feedback(self, request: FeedbackRequest) -> FeedbackResponse:
         """Which of the items that a client found relevant a search keeps."""
         results = list[QueryResult]()
-        with renaming("queries[", "search.queries["):
-            for part in self._feedback.searches(request):
+        for part, named in self._feedback.searches(request):
+            with named:
                 found = await self.batches.search(part)
                 results += await asyncio.to_thread(list, found.results)
         return self._feedback.judge(request, found.head, results)

@@ -24,7 +24,7 @@ OBJECTS = "objects"  # folder of the files that are named by their content, whic
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside these, if the query encoder reads histories
 QUERY_ENCODER = "query_encoder.json"  # beside these, if queries are vectors and a model reads texts as queries
-POPULAR = "popular.parquet"  # likewise, in versions of this release and later ones
+POPULAR = "popular.parquet"  # the most popular items, if queries are histories; earlier releases stored none
 
 
 @dataclass(frozen=True, kw_only=True)

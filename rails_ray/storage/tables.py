@@ -1,99 +1,30 @@
-"""Users' tables in Parquet: one file, or several files, local or in a store of objects.
+"""Users' tables in Parquet: one file, or several files, which `table_places` finds.
 
-A table is named by a file, by a folder or by a pattern:
+A row is named by its file and its place there. Only the columns that are needed are read, a batch of rows at a time.
+`rows` has what is read whole.
 
-    items.parquet          a file
-    items                  a folder: all files below it that end in .parquet; also a folder called items.parquet
-    2026-*/items-*.parquet all files and folders that fit; * and ? match within one name
-
-Several files count as one table, in the order of their paths. A row is named by its file and its place there. Only the
-columns that are needed are read, a batch of rows at a time. `rows` has what is read whole.
-
-Files without rows or bytes, hidden ones, and names that begin with an underscore (`_SUCCESS`, `_temporary`) are left
-out. A folder NAME=VALUE on the way to a file is a column of its rows, as Hive and Spark write it. `values` says which
-types a column may have; files of one table may differ in them, and in optional columns.
+A folder NAME=VALUE on the way to a file is a column of its rows, as Hive and Spark write it. `values` says which types
+a column may have; files of one table may differ in them, and in optional columns.
 """
 
-import fnmatch
-import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rails_ray.errors import NotFoundError, StorageError
-from rails_ray.storage.filesystem import Storage, local_path
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.parquet_files import FileRows, Footer, RowBatch, check_tag, opened, partitions, sizes
+from rails_ray.storage.plain_values import BadValueError
 from rails_ray.storage.rows import Rows, mapped
-from rails_ray.storage.values import BadValueError, Columns, Kind, common_type
+from rails_ray.storage.values import Columns, Kind, common_type
 
-BUFFER_BYTES = 2**23  # read of a column at once, in place of all that a row group has
 BATCH_ROWS = 2**16  # rows read at once: megabytes of short texts, 64 MB of vectors of 256 numbers
-ENDING = ".parquet"
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 INTEGER_TEXT = re.compile(r"0|-?[1-9][0-9]{0,17}")
-LAKES = {"_delta_log": "Delta Lake", "metadata": "Iceberg"}  # folders of logs that say which files count
-
-
-@dataclass(frozen=True)
-class RowBatch:
-    """Consecutive rows of one file.
-
-    first_row: place of the first row in the file.
-    num_null: nulls of columns whose nulls are read as empty texts.
-    """
-
-    table: pa.Table
-    file: str
-    first_row: int = 0
-    num_null: Mapping[str, int] = field(default_factory=dict)
-
-    def __getitem__(self, column: str) -> pa.ChunkedArray:
-        return self.table[column]
-
-    def at(self, row: int) -> int:
-        """The place in the file of a row of the batch."""
-        return self.first_row + row
-
-
-@dataclass(frozen=True)
-class FileRows:
-    """Rows of a file of a table.
-
-    tag: the state in which it was found.
-    row_groups: rows of each row group.
-    """
-
-    path: str
-    tag: str
-    row_groups: tuple[int, ...]
-
-    @property
-    def num_rows(self) -> int:
-        return sum(self.row_groups)
-
-
-@dataclass(frozen=True)
-class Footer:
-    """
-    schema: the columns of a file.
-    partitions: columns that its folders give, with their value; None for a null.
-    """
-
-    name: str
-    schema: pa.Schema
-    num_rows: int
-    partitions: Mapping[str, str | None]
-
-    @property
-    def columns(self) -> list[str]:
-        return [*self.schema.names, *(name for name in self.partitions if name not in self.schema.names)]
 
 
 @dataclass(frozen=True)
@@ -153,11 +84,11 @@ class Table:
     def footer(self, number: int) -> Footer:
         """The columns of a file, as its end says them. Raises what `footers` does."""
         storage, path = Storage(self.root), self.paths[number]
-        with _opened(storage, path) as (file, _):
+        with opened(storage, path) as (file, _):
             schema, num_rows = (
                 (pa.schema([]), 0) if file is None else (file.schema_arrow.remove_metadata(), file.metadata.num_rows)
             )
-        return Footer(self._shown(number), schema, num_rows, _partitions(path.removeprefix(self.folder)))
+        return Footer(self._shown(number), schema, num_rows, partitions(path.removeprefix(self.folder)))
 
     @property
     def name(self) -> str:
@@ -217,7 +148,7 @@ class Table:
         storage = Storage(self.root)
         for number in range(len(self.paths)) if numbers is None else numbers:
             if self.footers[number].num_rows:
-                with _opened(storage, self.paths[number]) as (file, _):
+                with opened(storage, self.paths[number]) as (file, _):
                     yield from read.all_rows(file, self.footers[number])
 
     def read(
@@ -253,8 +184,8 @@ class Table:
             NotFoundError: if it is gone.
             ValueError: if it is not Parquet.
         """
-        with _opened(Storage(self.root), self.paths[number]) as (file, tag):
-            return FileRows(self.paths[number], tag, () if file is None else tuple(_sizes(file)))
+        with opened(Storage(self.root), self.paths[number]) as (file, tag):
+            return FileRows(self.paths[number], tag, () if file is None else tuple(sizes(file)))
 
     def part(
         self,
@@ -279,10 +210,10 @@ class Table:
             start += found.num_rows
             if first >= end:
                 continue
-            with _opened(storage, found.path, found.tag) as (file, _):
+            with opened(storage, found.path, found.tag) as (file, _):
                 yield from read.between(file, self.footers[number], first, end)
             with storage.open(found.path) as (_, tag):
-                _check_tag(storage, found.path, found.tag, tag)
+                check_tag(storage, found.path, found.tag, tag)
 
 
 @dataclass(frozen=True)
@@ -322,10 +253,10 @@ class _Reading:
 
     def between(self, file: pq.ParquetFile, footer: Footer, first: int, end: int) -> Iterator[RowBatch]:
         """The rows first .. end - 1 of a file."""
-        sizes = _sizes(file)
-        ends = np.cumsum(sizes)
-        groups = [number for number, size in enumerate(sizes) if ends[number] - size < end and ends[number] > first]
-        place = int(ends[groups[0]] - sizes[groups[0]])
+        num_rows = sizes(file)
+        ends = np.cumsum(num_rows)
+        groups = [number for number, size in enumerate(num_rows) if ends[number] - size < end and ends[number] > first]
+        place = int(ends[groups[0]] - num_rows[groups[0]])
         for batch in self._batches(file, footer, groups):
             skipped = max(first - place, 0)
             wanted = batch.slice(skipped, max(end - place - skipped, 0))
@@ -440,116 +371,7 @@ def _integer_type(table: Table, footers: Sequence[Footer], column: str) -> pa.Da
     for path, footer in zip(table.paths, table.footers, strict=True):
         name = table.column_in(footer, column) if footer.num_rows else None
         if name in footer.schema.names and footer.schema.field(name).type == pa.uint64():
-            with _opened(storage, path) as (file, _):
+            with opened(storage, path) as (file, _):
                 if file is not None and (pc.max(file.read(columns=[name]).column(0)).as_py() or 0) >= 2**63:
                     return pa.uint64()
     return pa.int64()
-
-
-def find(place: str) -> Table:
-    """The table of a file, a folder or a pattern.
-
-    Args:
-        place: absolute, or a URL such as s3://bucket/path.
-
-    Raises:
-        NotFoundError: if there is none.
-        ValueError: if the folder belongs to a format whose log says which files count.
-    """
-    place = local_path(place)
-    root, _, name = place.rstrip("/").rpartition("/")
-    if root.endswith(":/"):
-        raise NotFoundError(f"{place} must name a file, a folder or a pattern in the bucket, got the bucket alone")
-    root = root or "/"
-    if any(mark in place for mark in "*?"):
-        return _fitting(place)
-    if Storage(root).exists(name):
-        return Table(root, (name,))
-    paths, left_out = _files_below(Storage(root), name)
-    if not paths:
-        raise NotFoundError(f"{place} must exist, got no such file, and no folder of Parquet files of this name")
-    return Table(root, tuple(paths), name, left_out=tuple(left_out))
-
-
-def _fitting(place: str) -> Table:
-    """The files that fit a pattern, and those of the folders that do."""
-    fixed, names = place, list[str]()
-    while any(mark in fixed for mark in "*?"):
-        fixed, _, name = fixed.rpartition("/")
-        names.insert(0, name)
-    fixed = fixed or "/"
-    storage, fitting = Storage(fixed), [""]
-    for name in names:
-        fitting = [
-            f"{path}/{found}".lstrip("/")
-            for path in fitting
-            for found in storage.list(path or ".")
-            if fnmatch.fnmatchcase(found, name.replace("[", "[[]"))  # a bracket stands for itself
-        ]
-    paths, left_out = list[str](), list[str]()
-    for path in fitting:
-        below = ([path], []) if storage.exists(path) else _files_below(storage, path)
-        paths += below[0]
-        left_out += below[1]
-    if not paths:
-        raise NotFoundError(f"{place} must fit a file, got none")
-    return Table(fixed, tuple(paths), left_out=tuple(left_out))
-
-
-def _files_below(storage: Storage, folder: str) -> tuple[list[str], list[str]]:
-    """The Parquet files below a folder, and its other files, but for those whose names begin with a dot."""
-    paths, left_out = list[str](), list[str]()
-    for path in storage.walk(folder):
-        names = path.removeprefix(folder).strip("/").split("/")
-        if names[0] in LAKES and names[-1].endswith(".json"):
-            raise ValueError(
-                f"{storage}/{folder} must be Parquet files that all count, got a table of {LAKES[names[0]]}, whose log "
-                "says which do: write the rows of its current version to a folder"
-            )
-        is_part = path.endswith(ENDING) and not any(name.startswith("_") for name in names)
-        (paths if is_part else left_out).append(path)
-    return paths, left_out
-
-
-def _partitions(path: str) -> dict[str, str | None]:
-    """The columns that the folders of a file give."""
-    pairs = (name.partition("=") for name in path.split("/")[:-1] if "=" in name)
-    return {unquote(name): None if value == NULL_PARTITION else unquote(value) for name, _, value in pairs}
-
-
-@contextmanager
-def _opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tuple[pq.ParquetFile | None, str]]:
-    """A Parquet file and its state; None for the file if it has no bytes.
-
-    Raises:
-        NotFoundError: if there is no such file.
-        StorageError: if its state is not `tag`.
-        ValueError: if it is not Parquet.
-    """
-    with storage.open(path) as (raw, found):
-        if tag is not None:
-            _check_tag(storage, path, tag, found)
-        if not raw.seek(0, io.SEEK_END):
-            yield None, found
-            return
-        raw.seek(0)
-        try:
-            # Pre-buffered, it would keep all that it has read.
-            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), buffer_size=BUFFER_BYTES, pre_buffer=False)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(
-                f"{storage}/{path} must be a Parquet file, got: {error}: write it again, or take it out of the data"
-            ) from None
-        yield file, found
-
-
-def _check_tag(storage: Storage, path: str, expected: str, found: str) -> None:
-    if found != expected:
-        raise StorageError(
-            f"{storage}/{path} must stay as it is while it is read, got a change: run it again when it is complete"
-        )
-
-
-def _sizes(file: pq.ParquetFile) -> list[int]:
-    """Rows of each row group."""
-    return [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]

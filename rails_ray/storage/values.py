@@ -14,36 +14,28 @@
 | `FLOATS`   | a large list of float32              | as `NUMBERS`                                                    |
 | `VECTOR`   | a list of numbers, or of such lists  | as `NUMBERS`; also lists of such lists, tensors of two axes     |
 
-Dictionaries (categoricals of pandas), views, run ends and extension types are read as what they hold, whether or not
-this process has registered the extension: its name is in the type or in the metadata of the field.
+Dictionaries (categoricals of pandas), views, run ends and extension types are read as what they hold: `plain_values`.
 """
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-TENSORS = {"arrow.fixed_shape_tensor", "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"}
-RAGGED_TENSOR = "ray.data.arrow_variable_shaped_tensor"
+from rails_ray.storage.plain_values import (
+    BadValueError,
+    Metadata,
+    is_list,
+    plain,
+    texts_of_bytes,
+    uuid_text,
+    with_values,
+)
+
 EXACT = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}  # up to here a float holds every integer
 UUID_BYTES = 16
-Metadata = Mapping[bytes, bytes] | None
-
-
-class BadValueError(ValueError):
-    """
-    must, got: what the column must hold, and what it holds.
-    row: the place of the value in its array; None if the type is wrong.
-    """
-
-    def __init__(self, must: str, got: str, row: int | None = None) -> None:
-        super().__init__(f"{must}, got {got}")
-        self.must, self.got, self.row = must, got, row
 
 
 @dataclass(frozen=True)
@@ -88,154 +80,13 @@ class Kind:
         return self.read(pa.array([], field.type), field.metadata).type
 
 
-def plain(values: pa.Array, metadata: Metadata = None) -> pa.Array:
-    """Values without extension types, dictionaries, run ends and views, at any depth of lists.
-
-    Raises:
-        BadValueError: if a tensor has more than two axes, or does not say its shape.
-    """
-    kind = values.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return _extended(values.storage, kind.extension_name, _parameters(kind))
-    if metadata and b"ARROW:extension:name" in metadata:
-        name = metadata[b"ARROW:extension:name"].decode(errors="replace")
-        return _extended(values, name, metadata.get(b"ARROW:extension:metadata", b""))
-    if pa.types.is_dictionary(kind):
-        return plain(values.dictionary_decode())
-    if pa.types.is_run_end_encoded(kind):
-        return plain(pc.run_end_decode(values))
-    if pa.types.is_string_view(kind):
-        return values.cast(pa.large_string())
-    if pa.types.is_binary_view(kind):
-        return values.cast(pa.large_binary())
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        return plain(_with_values(values, values.flatten()))  # a cast to lists gives wrong places in pyarrow 26
-    if is_list(kind) and _is_wrapped(kind.value_field):
-        return _with_values(values, plain(values.flatten(), kind.value_field.metadata))
-    return values
-
-
-def size_bytes(values: pa.Array) -> int:
-    """The size of an array once it is `plain`, by which a few bytes may stand for many: dictionaries, views, run ends.
-
-    Raises:
-        BadValueError: if that is not known without making it so.
-    """
-    kind = values.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return size_bytes(values.storage)
-    if pa.types.is_dictionary(kind) and _has_bytes(kind.value_type):
-        lengths = pc.binary_length(values.dictionary).take(values.indices)
-        return int(pc.sum(lengths).as_py() or 0) + 8 * len(values)
-    if pa.types.is_dictionary(kind) and pa.types.is_primitive(kind.value_type):
-        return int(len(values) * kind.value_type.bit_width // 8)
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        views = np.frombuffer(values.buffers()[1], np.int32)[4 * values.offset : 4 * (values.offset + len(values)) : 4]
-        return int(views.astype(np.int64).sum()) + 8 * len(values)
-    if is_list(kind):
-        return size_bytes(values.flatten()) + 8 * len(values)
-    if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and pa.types.is_primitive(kind.value_type):
-        lengths = pc.list_value_length(values)
-        return int(pc.sum(lengths).as_py() or 0) * max(1, int(kind.value_type.bit_width) // 8) + 8 * len(values)
-    if _has_bytes(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
-        return max(int(values.nbytes), len(values))
-    if pa.types.is_fixed_size_binary(kind):
-        return max(int(values.nbytes), len(values))
-    raise BadValueError("be of strings, numbers or lists of them", str(kind))
-
-
-def _has_bytes(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(check(kind) for check in checks)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of a type are lists, of any length or of one."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_wrapped(field: pa.Field) -> bool:
-    """Return whether the values of lists may need a change."""
-    return bool(field.metadata) or not (pa.types.is_primitive(field.type) or pa.types.is_decimal(field.type))
-
-
-def _with_values(lists: pa.Array, values: pa.Array, group: int = 1) -> pa.Array:
-    """The lists with other values; a null list has none.
-
-    Args:
-        group: how many of their former values one of the others stands for.
-    """
-    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False) // group
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    mask = lists.is_null() if lists.null_count else None
-    return pa.LargeListArray.from_arrays(pa.array(starts, pa.int64()), values, mask=mask)
-
-
-def _parameters(kind: Any) -> bytes:
-    """The parameters of an extension type as its fields' metadata have them."""
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return json.dumps({"shape": kind.shape, "permutation": kind.permutation}).encode()
-    return bytes(kind.__arrow_ext_serialize__()) if isinstance(kind, pa.ExtensionType) else b""
-
-
-def _extended(values: pa.Array, name: str, parameters: bytes) -> pa.Array:
-    """Values of an extension type, of which only the names below say more than what is stored."""
-    if name == "arrow.uuid":
-        return _texts_of_bytes(values, _uuid)
-    if name == RAGGED_TENSOR:
-        return _ragged(values)
-    if name not in TENSORS:
-        return plain(values)
-    try:
-        described = json.loads(parameters)
-        shape = described["shape"] if isinstance(described, dict) else described
-        order = described.get("permutation") if isinstance(described, dict) else None
-    except (ValueError, KeyError):
-        raise BadValueError("hold tensors that say their shape", "none: write lists of numbers") from None
-    if order and list(order) != sorted(order):
-        raise BadValueError("hold tensors whose axes are in order", f"the order {order}")
-    if len(shape) == 1:
-        return plain(values)
-    if len(shape) != 2 or not all(shape):
-        raise BadValueError("hold tensors of one axis, or of two, for several vectors each", f"the shape {shape}")
-    return _with_values(values, pa.FixedSizeListArray.from_arrays(values.flatten(), shape[1]), shape[1])
-
-
-def _ragged(values: pa.Array) -> pa.Array:
-    """Tensors of several shapes, stored as their numbers and their shape."""
-    numbers, shapes = values.field("data"), values.field("shape")
-    axes = set(pc.list_value_length(shapes).drop_null().to_pylist())
-    if axes <= {1}:
-        return numbers
-    widths = set(pc.list_element(shapes, 1).drop_null().to_pylist()) if axes == {2} else set()
-    if len(widths) != 1 or 0 in widths:
-        shown = sorted(widths) or f"{sorted(axes)} axes"
-        raise BadValueError("hold tensors of one axis, or of two of which the second has one size", str(shown))
-    [width] = widths
-    return _with_values(numbers, pa.FixedSizeListArray.from_arrays(numbers.flatten(), width), width)
-
-
 def _texts(values: pa.Array) -> pa.Array | None:
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.cast(pa.large_string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return _texts_of_bytes(values, bytes.decode)
+        return texts_of_bytes(values, bytes.decode)
     return None
-
-
-def _texts_of_bytes(values: pa.Array, text_of: Callable[[bytes], str]) -> pa.Array:
-    found = list[str | None]()
-    for row, value in enumerate(values.to_pylist()):
-        try:
-            found.append(None if value is None else text_of(value))
-        except UnicodeDecodeError:
-            raise BadValueError("hold text in UTF-8", repr(value), row) from None
-    return pa.array(found, pa.large_string())
-
-
-def _uuid(value: bytes) -> str:
-    return str(UUID(bytes=value))
 
 
 def _id_of_bytes(value: bytes) -> str:
@@ -245,8 +96,8 @@ def _id_of_bytes(value: bytes) -> str:
     except UnicodeDecodeError:
         if len(value) != UUID_BYTES:
             raise
-        return _uuid(value)
-    return text if len(value) != UUID_BYTES or text.isprintable() else _uuid(value)
+        return uuid_text(value)
+    return text if len(value) != UUID_BYTES or text.isprintable() else uuid_text(value)
 
 
 def _integers(values: pa.Array, largest: pa.DataType) -> pa.Array | None:
@@ -293,7 +144,7 @@ def _fits(value: pa.Scalar, kind: pa.DataType) -> bool:
 def _ids(values: pa.Array) -> pa.Array | None:
     kind = values.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return _texts_of_bytes(values, _id_of_bytes)
+        return texts_of_bytes(values, _id_of_bytes)
     found = _texts(values)
     return _integers(values, pa.uint64()) if found is None else found
 
@@ -364,7 +215,7 @@ def _lists_of(change: Callable[[pa.Array], pa.Array | None]) -> Callable[[pa.Arr
             found = pa.nulls(len(flat), pa.large_string()) if pa.types.is_null(flat.type) else change(flat)
         except BadValueError as error:
             raise BadValueError(error.must, error.got, _list_of(values, error.row)) from None
-        return None if found is None else _with_values(values, found)
+        return None if found is None else with_values(values, found)
 
     return changed
 
@@ -374,12 +225,12 @@ def _lists_of_numbers(values: pa.Array) -> pa.Array | None:
         return None
     if not pa.types.is_decimal(values.type.value_type):
         return values
-    return _with_values(values, values.flatten().cast(pa.float64(), safe=False))
+    return with_values(values, values.flatten().cast(pa.float64(), safe=False))
 
 
 def _lists_of_floats(values: pa.Array) -> pa.Array | None:
     found = _lists_of_numbers(values)
-    return None if found is None else _with_values(found, found.flatten().cast(pa.float32(), safe=False))
+    return None if found is None else with_values(found, found.flatten().cast(pa.float32(), safe=False))
 
 
 def _vectors(values: pa.Array) -> pa.Array | None:
@@ -388,7 +239,7 @@ def _vectors(values: pa.Array) -> pa.Array | None:
     inner = _lists_of_numbers(values.flatten())
     if inner is None or inner.type == values.type.value_type:
         return None if inner is None else values
-    return _with_values(values, inner)
+    return with_values(values, inner)
 
 
 ID = Kind("integer or string", _ids, pa.large_string())

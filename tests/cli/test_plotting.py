@@ -68,7 +68,7 @@ def test_scores_are_drawn_with_the_cut_off(
     expected = {f"{name}: {len(own)}": [list(pair) for pair in own] for name, own in parts.items() if own}
     assert points == expected
     assert [one.get_label() for one in axes.lines] == ([line] if line else [])
-    colors = {tuple(one.get_facecolor()[0]) for one in axes.collections}  # type: ignore[index]
+    colors = {tuple(np.asarray(one.get_facecolor())[0]) for one in axes.collections}
     assert len(colors) == len(points)
     assert matplotlib.image.imread(tmp_path / "scores.png").shape[1] > 300
 

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -20,6 +23,7 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import Encoded
 from support.examples import small_config, write_text_data, write_untrained_run, write_vector_data
 from support.hidden import run_without
+from support.text_vectors import save_sentence_transformer
 
 
 @pytest.fixture
@@ -67,8 +71,8 @@ def test_threads_are_left_as_they_were(root: Path) -> None:
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_gpu_that_is_not_there(root: Path) -> None:
+def test_a_gpu_that_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="use_gpu must be left out on a machine without a GPU that torch can use"):
         encoded(root, "v", EncodeOptions(use_gpu=True))
 
@@ -84,9 +88,64 @@ def test_a_gpu_that_is_not_there(root: Path) -> None:
         ({"new_codes": "random"}, "new_codes must be one of least_loaded, predicted, got 'random'"),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, object], expected: str) -> None:
+def test_options_that_cannot_be(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=f"^{expected}$"):
-        EncodeOptions(**given)  # type: ignore[arg-type]
+        EncodeOptions(**given)
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    """Items of one vector, of which two are zeros."""
+    folder = write_vector_data(tmp_path / "vectors")
+    items = pq.read_table(folder / "items.parquet")
+    rows = items["vector"].to_pylist()
+    rows[7] = rows[50] = [0.0] * 7
+    pq.write_table(items.set_column(1, "vector", pa.array(rows)), folder / "items.parquet")
+    return folder
+
+
+def encode_vectors(tmp_path: Path, folder: Path, *options: str) -> int:
+    words = ["encode", "--recipe", "vector-cosine", "--folder", str(folder), "--items", str(folder / "items.parquet")]
+    return main([*words, "--version", "v", "--storage", str(tmp_path / "storage"), *options])
+
+
+def test_vectors_of_zeros_are_refused_or_found_last(
+    vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert encode_vectors(tmp_path, vectors) == 2
+    sentence = (
+        "got zeros for 2 of 60, the first of them 'item-7': leave them out, or keep them with --zero-vectors keep"
+    )
+    assert sentence in capsys.readouterr().err
+    assert encode_vectors(tmp_path, vectors, "--zero-vectors", "keep", "--index", "hnsw") == 0
+    assert main(["publish", "--version", "v", "--storage", str(tmp_path / "storage")]) == 0
+    opened = local.open(str(tmp_path / "storage"))
+    for method in ("brute_force", "ann"):
+        [result] = opened.search([[1.0] * 7], k=60, method=method).results
+        assert result.items[-2:] == ["item-7", "item-50"]
+        assert result.scores[-2:] == pytest.approx([-1.0, -1.0])
+
+
+def test_codes_cannot_stand_for_zeros(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--zero-vectors", "keep", "--codes", "7x4"]
+    assert encode_vectors(tmp_path, vectors, *options) == 2
+    assert "codes must stand for directions, got 2 items with a vector of zeros: leave them out, or keep vectors" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.long
+def test_a_version_reads_texts_by_the_model_that_it_was_encoded_with(tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    model = save_sentence_transformer(tmp_path / "model", ["red", "blue", "hat"])
+    texts = ["red hat", "blue", "hat"]
+    rows = model.encode_document(texts)
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"item_id": texts, "vector": rows.tolist()}), tmp_path / "data" / "items.parquet")
+    assert encode_vectors(tmp_path, tmp_path / "data", "--query-encoder", str(tmp_path / "model")) == 0
+    assert main(["publish", "--version", "v", "--storage", str(tmp_path / "storage")]) == 0
+    found = local.open(str(tmp_path / "storage")).search(texts, k=1).results
+    assert [own.items for own in found] == [[text] for text in texts]
 
 
 def test_a_recipe_that_trains_is_refused(root: Path, tmp_path: Path) -> None:

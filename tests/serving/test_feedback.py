@@ -45,7 +45,7 @@ def search(request: SearchRequest) -> Answered:
 
 def judged(feedback: Feedback, request: FeedbackRequest, sizes: list[int] | None = None) -> FeedbackResponse:
     """A report and its searches; their numbers of queries."""
-    answers = [search(part) for part in feedback.searches(request)]
+    answers = [search(part) for part, _ in feedback.searches(request)]
     results = [list(answer.results) for answer in answers]
     if sizes is not None:
         sizes += map(len, results)
@@ -53,13 +53,16 @@ def judged(feedback: Feedback, request: FeedbackRequest, sizes: list[int] | None
 
 
 def test_coverage_is_the_mean_over_queries_of_the_share_that_was_kept() -> None:
-    told = list[Judged]()
-    feedback = Feedback(Limits(), told.append)
+    reports = list[Judged]()
+    feedback = Feedback(Limits(), reports.append)
     first = request_of({"a": ["1", "9"], "b": ["4"]}, cutoff={"coverage": 0.8})
     second = request_of({"none": ["1"], "failed": ["1"]}, cutoff={"coverage": 0.5})
     answers = [judged(feedback, request) for request in (first, second)]
     assert [answer.kept for answer in answers] == [[[True, False], [True]], [[False], None]]
-    assert told == [Judged(RunningMean(2, 1.5), RunningMean(2, 1.6)), Judged(RunningMean(3, 1.5), RunningMean(3, 2.1))]
+    assert reports == [
+        Judged(RunningMean(2, 1.5), RunningMean(2, 1.6)),
+        Judged(RunningMean(3, 1.5), RunningMean(3, 2.1)),
+    ]
     facts = feedback.judged.to_dict()
     assert (facts["num_queries"], facts["coverage"], facts["promised"]) == (3, 0.5, pytest.approx(0.7))
     assert facts["low"] < 0.5 < facts["high"]
@@ -90,11 +93,21 @@ def test_a_report_of_many_queries_has_the_lists_of_single_ones() -> None:
         judged(Feedback(Limits(max_queries=4)), request)
 
 
+def test_a_sentence_names_a_query_by_its_place_in_the_report() -> None:
+    request = request_of({"a": ["1"], "none": ["1"], "b": ["4"], "c": ["1"], "d": ["2"]})
+    found = list[str]()
+    for _, named in Feedback(Limits(max_answered_items=2 * MOST_ITEMS)).searches(request):
+        with pytest.raises(ValueError, match="must be known") as refused, named:
+            raise ValueError("queries[0].user_id must be known, got queries[0]")
+        found.append(str(refused.value))
+    assert found == [f"search.queries[{n}].user_id must be known, got queries[0]" for n in (0, 2, 4)]
+
+
 def test_a_cutoff_that_promises_no_coverage_is_answered_and_not_counted() -> None:
-    told = list[Judged]()
-    feedback = Feedback(Limits(), told.append)
+    reports = list[Judged]()
+    feedback = Feedback(Limits(), reports.append)
     answer = judged(feedback, request_of({"a": ["2"]}, cutoff={"top_k": 3}))
-    assert (answer.kept, answer.cutoff, told) == ([[True]], {"top_k": 3}, [])
+    assert (answer.kept, answer.cutoff, reports) == ([[True]], {"top_k": 3}, [])
     assert feedback.judged.to_dict() == dict.fromkeys(("coverage", "low", "high", "promised")) | {"num_queries": 0}
 
 

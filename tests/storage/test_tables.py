@@ -22,7 +22,8 @@ from rails_ray.storage import rows
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.local import LocalFiles
 from rails_ray.storage.rows import Rows, check_distinct, find_rows, mapped, rows_of
-from rails_ray.storage.tables import Table, find
+from rails_ray.storage.table_places import find
+from rails_ray.storage.tables import Table
 from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, TEXT, Kind
 
 COLUMNS = {"item_id": ID, "text": TEXT}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rails_ray.storage.plain_values import BadValueError
 from rails_ray.storage.values import (
     FLOATS,
     ID,
@@ -22,7 +23,6 @@ from rails_ray.storage.values import (
     TEXT,
     TIME,
     VECTOR,
-    BadValueError,
     Kind,
     common_type,
 )

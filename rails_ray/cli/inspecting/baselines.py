@@ -32,7 +32,7 @@ MOST_ITEMS = 200_000  # of a corpus that is ranked whole; BM25 takes 3 KB an ite
 MOST_SCORES = 10**8  # of queries and items, half a minute of BM25 on a core
 FEWEST_QUERIES = 1_000  # are asked of any corpus: the standard error of a hit rate is below .016
 MOST_TRIED = 200  # queries of a pretrained encoder: the standard error of a hit rate is below 0.036
-MOST_ENCODED = 2_000  # items of a pretrained encoder, some ten seconds to a minute of a small one on a core
+MOST_ENCODED = 2_000  # items of a pretrained encoder
 BATCH_SCORES = 2**24  # of a batch of popularity's, 64 MB
 RUN = "inspected"
 

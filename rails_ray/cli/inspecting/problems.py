@@ -20,8 +20,9 @@ from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
 from rails_ray.data.times import times_of
 from rails_ray.data.vectors import VectorShape, vectors_of
+from rails_ray.storage.parquet_files import RowBatch
 from rails_ray.storage.rows import check_distinct
-from rails_ray.storage.tables import RowBatch, Table
+from rails_ray.storage.tables import Table
 from rails_ray.storage.values import REFERENCE, TEXT, TIME, WEIGHT, Columns, Kind
 
 DISTINCT = {"items": "item_id", "queries": "query_id", "users": "user_id"}

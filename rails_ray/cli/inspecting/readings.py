@@ -18,18 +18,7 @@ from rails_ray.cli.inspecting.tables import Survey
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.families.recipes import by_name, names
 from rails_ray.families.training_family import training_family
-from rails_ray.storage.values import (
-    FILLED_TEXT,
-    ID,
-    INTEGER,
-    INTEGERS,
-    NUMBERS,
-    REFERENCE,
-    TEXT,
-    TIME,
-    VECTOR,
-    Columns,
-)
+from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, INTEGERS, NUMBERS, REFERENCE, TEXT, TIME, VECTOR, Columns
 
 RELEVANCE = {"query_id": REFERENCE, "item_id": REFERENCE}
 COLUMNS: Mapping[str, Mapping[str, Columns]] = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rails_ray.data.sources import NAMES, Sources
 from rails_ray.errors import NotFoundError
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.tables import Footer, Table
+from rails_ray.storage.parquet_files import Footer
+from rails_ray.storage.tables import Table
 
 
 @dataclass(frozen=True)

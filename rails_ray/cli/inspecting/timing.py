@@ -11,15 +11,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from rails_ray.cli.inspecting import sampling
 from rails_ray.data.dataset import DataSet
+from rails_ray.families.in_process import one_thread
 from rails_ray.families.training_family import TrainingFamily, training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.loop import train
@@ -59,17 +57,6 @@ class Timed:
 def can_be_timed(own: TrainingFamily, read: DataSet) -> bool:
     """Return whether the model is small enough to be built here."""
     return not own.has_a_row_for_each_item or len(read.item_ids) <= MOST_ROWS_OF_MODEL
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread of torch, inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def timed(own: TrainingFamily, read: DataSet, clock: Callable[[], float] = time.monotonic) -> Timed:

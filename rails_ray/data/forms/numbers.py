@@ -40,8 +40,9 @@ from rails_ray.data.vectors import (
     zero_rows,
 )
 from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.parquet_files import RowBatch
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.tables import RowBatch, Table
+from rails_ray.storage.tables import Table
 from rails_ray.storage.values import FILLED_TEXT, ID, INTEGERS, NUMBERS, TEXT, VECTOR, Kind
 
 MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512

@@ -26,8 +26,8 @@ from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.schema.fields import check_text
 from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.parquet_files import RowBatch
 from rails_ray.storage.rows import check_distinct
-from rails_ray.storage.tables import RowBatch
 from rails_ray.storage.values import FILLED_TEXT, ID, TEXT
 
 

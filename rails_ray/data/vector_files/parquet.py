@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rails_ray.data.vector_files.rows import VectorFile
 from rails_ray.data.vector_files.writing import Labelled
 from rails_ray.data.vectors import VectorShape, as_column, vectors_of
-from rails_ray.storage import tables
+from rails_ray.storage import table_places
 from rails_ray.storage.rows import check_distinct
 from rails_ray.storage.tables import Table
 from rails_ray.storage.values import ID, NUMBERS
@@ -26,7 +26,7 @@ VECTOR = "vector"
 
 def open_parquet(path: Path, name: str | None = None) -> VectorFile:
     """The contract of `Reader`; `name` is a column."""
-    return open_table(tables.find(str(path.absolute())), str(path), name or VECTOR)
+    return open_table(table_places.find(str(path.absolute())), str(path), name or VECTOR)
 
 
 def open_table(table: Table, file: str, column: str) -> VectorFile:

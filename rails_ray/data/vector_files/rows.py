@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rails_ray.storage.plain_values import BadValueError
 from rails_ray.storage.rows import Rows, check_distinct
-from rails_ray.storage.values import ID, BadValueError
+from rails_ray.storage.values import ID
 
 MOST_WIDTH = 65_536  # numbers that a request's `embedding` may have; a header in another byte order says far more
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 2**23  # of a block, unless the caller wants another

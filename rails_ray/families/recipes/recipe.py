@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import update_wrapper
 from typing import Any
 
 from rails_ray.families.config import RunConfig
@@ -19,8 +18,7 @@ class Recipe:
     __name__: str
 
     def __init__(self, make: Callable[[], RunConfig]) -> None:
-        update_wrapper(self, make)
-        del self.__wrapped__  # type: ignore[attr-defined]  # its signature is not this one's
+        self.__name__, self.__module__ = make.__name__, make.__module__
         self.__doc__ = f"{make.__doc__}\n\n{Recipe.__call__.__doc__}"
         self.make = make
 

@@ -43,8 +43,8 @@ from rails_ray.search.zeros import zero_rows
 from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import WEIGHTS
+from rails_ray.storage.parquet_files import FileRows
 from rails_ray.storage.runs import Run
-from rails_ray.storage.tables import FileRows
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -24,7 +24,7 @@ from rails_ray.modules.quantizers.read_back import decoded
 from rails_ray.modules.similarities.states import ItemState, QuantizedItems
 from rails_ray.search.indexes.codes import check_nlist, fit_lists, lists_of
 from rails_ray.storage import quantizers
-from rails_ray.storage.tables import FileRows
+from rails_ray.storage.parquet_files import FileRows
 
 SAMPLE_ITEMS = 2**16  # FAISS's k-means takes at most 256 points for each of 256 codewords
 

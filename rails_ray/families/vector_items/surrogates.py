@@ -18,7 +18,7 @@ from rails_ray.modules.model import Model
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import AnyItems, ItemState, concatenate, to
 from rails_ray.reranking.surrogate import Surrogate, SurrogateConfig, fit_surrogate
-from rails_ray.storage.tables import FileRows
+from rails_ray.storage.parquet_files import FileRows
 
 
 def check_supports(config: SurrogateConfig, num_items: int) -> None:

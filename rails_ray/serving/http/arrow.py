@@ -23,7 +23,7 @@ from rails_ray.schema.fields import shortened
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.responses import QueryResult, Response, SearchResponse
 from rails_ray.serving.http.limits import MAX_BODY_BYTES
-from rails_ray.storage import values
+from rails_ray.storage import plain_values, values
 
 TYPE = "application/vnd.apache.arrow.stream"
 SEARCH, ANSWER = b"search", b"answer"
@@ -109,14 +109,14 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
                 found += map(_plain, chunk.to_pylist())
                 continue
             try:
-                size += values.size_bytes(chunk)
+                size += plain_values.size_bytes(chunk)
                 if size > MOST_READ_BYTES:
                     raise _unreadable(
                         f"the body must be of at most {MOST_READ_BYTES} bytes once dictionaries and views are read, "
                         "got more: split the queries"
                     )
                 found += _listed(kind.read(chunk, field.metadata))
-            except values.BadValueError as error:
+            except plain_values.BadValueError as error:
                 row = "" if error.row is None else f" in row {len(found) + error.row}"
                 message = f"column {shortened(field.name)} must {error.must}, got {shortened(error.got)}{row}"
                 raise _unreadable(message) from None
@@ -126,7 +126,7 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
 
 def _listed(found: pa.Array) -> list[Any]:
     """Values in Python; timestamps in ISO 8601, which has no unit that could be mistaken."""
-    if values.is_list(found.type) and pa.types.is_timestamp(found.type.value_type):
+    if plain_values.is_list(found.type) and pa.types.is_timestamp(found.type.value_type):
         return [row and [own and own.isoformat() for own in row] for row in found.to_pylist()]
     listed: list[Any] = found.to_pylist()
     return listed

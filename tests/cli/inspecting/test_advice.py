@@ -1,4 +1,4 @@
-"""What to try first, from facts alone."""
+"""Advice on what to try first, from facts alone."""
 
 from pathlib import Path
 from typing import Any
