@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,18 @@ from jobs.benches import gpu, gpu_checks, gpu_measuring, gpu_scan, gpu_step, rec
 from jobs.benches.gpu_measuring import Bench, Case
 
 ROOT = Path(__file__).parents[2]
-MISSING = (
-    "ray", "pyarrow", "faiss", "tyro", "pydantic", "rich", "numba", "safetensors", "hypothesis", "pytest", "beartype",
-    "typeguard", "tokenizers", "mmh3", "emoji", "fsspec", "s3fs", "botocore", "httpx", "yaml", "fastapi", "starlette",
-    "pandas", "sklearn", "matplotlib", "psutil",
-)  # fmt: skip
+# With what they need themselves. All else that is installed here counts as missing there.
+ALONE = {
+    "torch", "torchgen", "functorch", "triton", "numpy", "scipy", "jaxtyping", "wadler_lindig", "filelock", "jinja2",
+    "markupsafe", "mpmath", "networkx", "setuptools", "sympy", "typing_extensions", "rails_ray",
+}  # fmt: skip
 # Read by every Python process before its program, so by those of the bench's own too.
 AS_IF_NOT_INSTALLED = f"""
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 def find_spec(name, path=None, target=None):
-    return None if name.split(".")[0] in {MISSING!r} else find(name, path, target)
-PathFinder.find_spec = find_spec
+    return None if name.split(".")[0] in {packages_distributions().keys() - ALONE!r} else find(name, path, target)
+PathFinder.find_spec = staticmethod(find_spec)
 """
 
 
