@@ -5,15 +5,22 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 
-def _param(default: int | None = None, *, least: int = 1, most: int | None = None, follows_k: bool = False) -> Any:
+NUM_CANDIDATES = 1000  # by default, unless k is more
+
+
+def _param(
+    default: int | None = None, *, least: int = 1, most: int | None = None, follows_k: int = 0, but_of: str = ""
+) -> Any:
     """A search parameter.
 
     Args:
         default: the value of a search that does not name it; None if it depends on the index.
         least, most: the range of values; None for no upper end.
-        follows_k: whether the default of a request is k where k is more.
+        follows_k: the default of a request, or k where k is more; 0 if it does not depend on k.
+        but_of: a method whose requests have no default, as it finds one by its index.
     """
-    return field(default=default, metadata={"least": least, "most": most, "follows_k": follows_k})
+    metadata = {"least": least, "most": most, "follows_k": follows_k, "but_of": but_of}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +30,8 @@ class SearchParams:
     Args:
         num_candidates: Items that `average`, `combined` and `ann` take in each shard by the average component,
             `surrogate` by its vectors, `gated` in all rounds, `lookup` and `ivf_lookup` by codes, and `inverted` by
-            buckets. At least k, but for `combined`; by default 1000, or k if that is more.
+            buckets. At least k, but for `combined`; by default 1000, or k if that is more. `ann` takes k by default,
+            and 4 k from an index of fewer than 32 bits a number.
         num_per_embedding: Items that `two_pass`, `per_embedding` and `combined` take in each shard for each pair of
             components; by default 50, or k if that is more.
         num_rounds: Rounds that `gated` splits its candidates into; by default 3. Each but the first begins with a fit
@@ -34,12 +42,17 @@ class SearchParams:
         ef_search: Items in the beam of an index of kind hnsw; by default 64, and at least as many as it finds.
     """
 
-    num_candidates: int = _param(1000, follows_k=True)
-    num_per_embedding: int = _param(50, follows_k=True)
+    num_candidates: int | None = _param(follows_k=NUM_CANDIDATES, but_of="ann")
+    num_per_embedding: int = _param(50, follows_k=50)
     num_rounds: int = _param(3, least=2, most=100)
     num_probes: int | None = _param()
     nprobe: int | None = _param()
     ef_search: int | None = _param()
+
+    @property
+    def num_scored(self) -> int:
+        """`num_candidates`, or its default."""
+        return NUM_CANDIDATES if self.num_candidates is None else self.num_candidates
 
     def __post_init__(self) -> None:
         for own in fields(self):
@@ -52,15 +65,15 @@ class SearchParams:
         """The parameters of a request, with the defaults of those that it does not name.
 
         Args:
-            given: the request's fields by name; null counts as not named.
+            given: the request's fields by name, its method too; null counts as not named.
             k: items that each query asks for.
         """
         chosen = dict[str, Any]()
         for own in fields(cls):
-            usual: Any = own.default
-            value = given.get(own.name)
+            value, least = given.get(own.name), own.metadata["follows_k"]
             if value is None:
-                value = max(usual, k) if own.metadata["follows_k"] else usual
+                is_open = not least or given.get("method") == own.metadata["but_of"]
+                value = own.default if is_open else max(least, k)
             chosen[own.name] = value
         return cls(**chosen)
 

@@ -44,6 +44,7 @@ from rails_ray.search.masks import Mask
 from rails_ray.search.methods import Query, Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.by_index import ByIndex
 from rails_ray.search.methods.gated import Gated
 from rails_ray.search.methods.look_up import FullLookUp, Inverted
 from rails_ray.search.methods.on_gpu import GpuScan
@@ -142,16 +143,16 @@ class ByComponents:
             case "per_embedding":
                 lists = CandidateLists(num_per_embedding=params.num_per_embedding)
             case "average":
-                lists = CandidateLists(num_by_average=params.num_candidates)
+                lists = CandidateLists(num_by_average=params.num_scored)
             case "ann" if method in self.methods:
-                lists = CandidateLists(num_by_average=params.num_candidates)
+                return ByIndex(self.scorer, self.items, self.first_stage, params)
             case "gated" if method in self.methods:
                 return self._gated(params)
             case "surrogate" if self.by_surrogate is not None:
-                lists = CandidateLists(num_by_average=params.num_candidates)
+                lists = CandidateLists(num_by_average=params.num_scored)
                 return Approximate(self.scorer, self.items, lists, self.by_surrogate, params)
             case "combined":
-                lists = CandidateLists(num_per_embedding=params.num_per_embedding, num_by_average=params.num_candidates)
+                lists = CandidateLists(num_per_embedding=params.num_per_embedding, num_by_average=params.num_scored)
             case _:
                 raise _unknown(method, self.methods, "items that have components")
         return Approximate(self.scorer, self.items, lists, self.first_stage, params)
@@ -160,7 +161,7 @@ class ByComponents:
         """Its first items are those of `surrogate` or, if there is none, of `average`."""
         stage = self.by_surrogate or self.first_stage
         first = stage.by_average if stage.has_average else None
-        rounds = params.num_candidates, params.num_rounds
+        rounds = params.num_scored, params.num_rounds
         together = self.first_stage.together
         assert together is not None  # codes come with an index of them
         return Gated(self.scorer, self.items, together, first, *rounds, params)
@@ -211,7 +212,7 @@ class ByCodes:
             case "inverted":
                 num_probes = min(NUM_PROBES, self.similarity.num_buckets)
                 num_probes = num_probes if params.num_probes is None else params.num_probes
-                return Inverted(self.items, self.inverted, num_probes, params.num_candidates)
+                return Inverted(self.items, self.inverted, num_probes, params.num_scored)
             case _:
                 raise _unknown(method, self.methods, "items that are found by their codes")
 

@@ -124,10 +124,10 @@ class SearchResult(TopK):
         bound = torch.where(self.bound.isposinf(), self.bound, self.bound.clamp(max=1))
         return replace(self, scores=best.scores, item_rows=best.item_rows, bound=bound)
 
-    def on_cpu(self) -> "SearchResult":
-        """Return the result in the host's memory."""
+    def on(self, device: torch.device | str) -> "SearchResult":
+        """Return the result in a device's memory."""
         names = ("scores", "item_rows", "bound", "is_truncated", "num_scored")
-        return SearchResult(**{name: getattr(self, name).cpu() for name in names}, reasons=self.reasons)
+        return SearchResult(**{name: getattr(self, name).to(device) for name in names}, reasons=self.reasons)
 
     def of_queries(self, lines: Int[Tensor, " b"]) -> "SearchResult":
         """Select the results of some queries, in this order."""

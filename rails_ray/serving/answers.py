@@ -1,6 +1,7 @@
 """Answers of a search: whether enough was searched, and what was found."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,36 +69,33 @@ def results_of(
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
     num_unknown = _num_unknown(answered, num_excluded, coverage)
-    wanted = request.spec()
-    merged = merge([answer.found for answer in answered], wanted, torch.from_numpy(num_searched))
-    scores, item_rows, num_found = merged.scores.numpy(), merged.item_rows.numpy(), merged.num_found().numpy()
-    is_short = num_found < np.minimum(wanted.least, num_searched)
+    wanted, parts = request.spec(), [answer.found for answer in answered]
+    is_merged = len(parts) == 1 and parts[0].k <= wanted.k
+    merged = parts[0] if is_merged else merge(parts, wanted, torch.from_numpy(num_searched))
+    scores = merged.scores.numpy()
+    num_found = (scores > -np.inf).sum(axis=1)
+    is_short = (num_found < np.minimum(wanted.least, num_searched)).tolist()
     with part("cut"):
         done = cut(scores, temperature, cutoff, merged.is_truncated.numpy())
         num_listed = num_found if lists_all else done.num_kept
         gaps = _gaps(merged, num_listed, done, ends_by_number=lists_all).tolist()
-    num_scored, lists = merged.num_scored.tolist(), []
-    for number, num in enumerate(num_listed.tolist()):
-        threshold = float(done.threshold[number])
-        lists.append(
-            _List(
-                item_rows=item_rows[number, :num],
-                scores=scores[number, :num],
-                certificate=_certificate(gaps[number], merged.reasons[number], bool(is_short[number]), coverage),
-                others={
-                    "num_kept": int(done.num_kept[number]),
-                    "threshold": threshold if np.isfinite(threshold) else None,
-                    "num_searched": int(num_searched[number]),
-                    "num_scored": num_scored[number],
-                    "is_truncated": bool(done.is_truncated[number]),
-                    "is_short": bool(is_short[number]),
-                    "is_known": is_known[number],
-                    "num_unknown_excluded": None if num_unknown is None else num_unknown[number],
-                    "temperature": float(temperature[number]) if has_temperature else None,
-                },
-            )
-        )
-    return Results(answered, lists)
+    columns: dict[str, Sequence[Any]] = {
+        "certificate": [
+            _certificate(*own, coverage) for own in zip(gaps, merged.reasons, is_short, strict=True)
+        ],
+        "num_kept": done.num_kept.tolist(),
+        "threshold": [own if math.isfinite(own) else None for own in done.threshold.tolist()],
+        "num_searched": num_searched.tolist(),
+        "num_scored": merged.num_scored.tolist(),
+        "is_truncated": done.is_truncated.tolist(),
+        "is_short": is_short,
+        "is_known": is_known,
+    }
+    if num_unknown is not None:
+        columns["num_unknown_excluded"] = num_unknown
+    if has_temperature:
+        columns["temperature"] = temperature.tolist()
+    return Results(answered, None if is_merged else merged.item_rows.numpy(), scores, num_listed.tolist(), columns)
 
 
 def _num_unknown(
@@ -112,43 +110,50 @@ def _num_unknown(
 
 
 @dataclass(frozen=True)
-class _List:
-    """The items of a query by their rows [n], and the other fields of its `QueryResult` by name."""
-
-    item_rows: NDArray[np.int64]
-    scores: NDArray[np.float32]
-    certificate: CertificateResult
-    others: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Results:
-    """The results of all queries; iterate for each with ids and titles."""
+    """The results of all queries; iterate for each with ids and titles.
+
+    item_rows: the items of each list by their rows [B, n]; None for those of the only shard in their order.
+    scores: their scores [B, n].
+    num_listed: items of each list.
+    columns: the other fields of `QueryResult`, each of all queries.
+    """
 
     answered: Sequence[ShardResponse]
-    lists: Sequence[_List]
+    item_rows: NDArray[np.int64] | None
+    scores: NDArray[np.float32]
+    num_listed: Sequence[int]
+    columns: Mapping[str, Sequence[Any]]
 
     @property
     def is_exact(self) -> bool:
-        return all(own.certificate.is_exact for own in self.lists)
+        return all(own.is_exact for own in self.columns["certificate"])
 
     @property
     def num_items(self) -> int:
-        return sum(len(own.item_rows) for own in self.lists)
+        return sum(self.num_listed)
 
     def __iter__(self) -> Iterator[QueryResult]:
-        for number, own in enumerate(self.lists):
-            rows = own.item_rows.tolist()
-            item_ids = _by_row(self.answered, number, [answer.item_ids for answer in self.answered])
-            titles = [answer.titles for answer in self.answered if answer.titles is not None]
-            title_of = _by_row(self.answered, number, titles) if titles else None
+        scores = self.scores.tolist()
+        for number, (num, *others) in enumerate(zip(self.num_listed, *self.columns.values(), strict=True)):
+            item_ids, titles = self._named(number, num)
             yield QueryResult(
-                items=[item_ids[row] for row in rows],
-                titles=None if title_of is None else [title_of[row] for row in rows],
-                scores=own.scores.tolist(),
-                certificate=own.certificate,
-                **own.others,
+                items=item_ids,
+                titles=titles,
+                scores=scores[number][:num],
+                **dict(zip(self.columns, others, strict=True)),
             )
+
+    def _named(self, number: int, num: int) -> tuple[list[ItemId], list[str] | None]:
+        """Ids and titles of a query's list."""
+        if self.item_rows is None:
+            [only] = self.answered
+            return only.item_ids[number][:num], None if only.titles is None else only.titles[number][:num]
+        rows = self.item_rows[number, :num].tolist()
+        item_ids = _by_row(self.answered, number, [answer.item_ids for answer in self.answered])
+        titles = [answer.titles for answer in self.answered if answer.titles is not None]
+        title_of = _by_row(self.answered, number, titles) if titles else None
+        return [item_ids[row] for row in rows], None if title_of is None else [title_of[row] for row in rows]
 
 
 def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:

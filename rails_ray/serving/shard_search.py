@@ -122,16 +122,17 @@ class ShardSearch:
         spec = request.spec(self._mask_of(excluded), self.device)
         began = time.perf_counter()
         with noted() as parts:
-            found = self.searcher.search(self._here(query), spec, request.method, request.params).on_cpu()
+            found = self.searcher.search(self._here(query), spec, request.method, request.params)
+            found = found if self.device == "cpu" else found.on("cpu")
         if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
             found = found.as_cosines()
         if self.zeros:
             found = with_zeros_last(found, spec, self.zeros, excluded)
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
-        is_there = found.scores > -torch.inf
-        rows, lengths = found.item_rows[is_there].numpy(force=True), found.num_found().tolist()
+        is_there = found.scores.numpy() > -np.inf
+        rows, lengths = found.item_rows.numpy()[is_there], is_there.sum(axis=1).tolist()
         return ShardResponse(
-            found=of_corpus(found, self.items.first_row),
+            found=of_corpus(found, self.items.first_row) if self.items.first_row else found,
             item_ids=_lines(self.item_ids.take(rows), lengths),
             titles=_strings(self.items.titles, rows, lengths),
             num_searched=np.array([len(self) - len(set(own)) for own in excluded], np.int64),
@@ -173,6 +174,8 @@ class ShardSearch:
         )
 
     def _here(self, query: AnyQuery) -> AnyQuery:
+        if self.device == "cpu":
+            return query
         return map_tensors(lambda tensor: tensor.to(self.device), query)
 
     def _mask_of(self, excluded: Sequence[Sequence[int]]) -> Mask | None:
@@ -200,5 +203,7 @@ def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: S
 
 def _lines(values: list[Value], lengths: Sequence[int]) -> list[list[Value]]:
     """Values of all queries, one after the other, as a list for each."""
+    if len(lengths) == 1:
+        return [values]
     rest = iter(values)
     return [list(itertools.islice(rest, length)) for length in lengths]

@@ -81,7 +81,10 @@ class ItemIds(Sequence[ItemId]):
 
     def take(self, rows: Sequence[int] | NDArray[np.integer]) -> list[ItemId]:
         """The ids at some rows."""
-        found: list[ItemId] = self.column.take(pa.array(rows, pa.int64())).to_pylist()
+        if self._numbers is None:
+            found: list[ItemId] = self.column.take(pa.array(rows, pa.int64())).to_pylist()
+        else:
+            found = self._numbers[np.asarray(rows, np.int64)].tolist()
         return found
 
     def digest(self) -> str:
@@ -104,6 +107,11 @@ class ItemIds(Sequence[ItemId]):
     def _as_stored(self, own: ItemId) -> ItemId:
         is_digits = self.is_integer and isinstance(own, str) and DIGITS.fullmatch(own)
         return int(own) if is_digits else own
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.integer] | None:
+        """All ids, of which some are found sooner than in a column; None for strings."""
+        return self.column.to_numpy() if self.is_integer else None
 
     def prepare(self) -> "ItemIds":
         """Order the ids now, so that no search has to."""

@@ -60,7 +60,9 @@ class ItemsOfNodes:
 
     def listed(self, scores: Floats, nodes: Rows, n: int) -> tuple[Floats, Rows]:
         """The n best items by lists of nodes: scores descending, equal ones by the lower row, row -1 at places that
-        hold none."""
+        hold none. Where each vector has one item, equal ones are in any order."""
+        if nodes.shape[1] == n and (nodes >= 0).all() and (self.sizes[nodes] == 1).all():
+            return scores, self.rows[self.starts[nodes]]
         found = np.full((len(nodes), n), -np.inf, np.float32), np.full((len(nodes), n), -1, np.int64)
         for line, own in enumerate(nodes):
             own = own[own >= 0]

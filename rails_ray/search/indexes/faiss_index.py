@@ -32,7 +32,7 @@ from rails_ray.kernels.faiss_library import as_float32, faiss_library, finite, o
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.equal_vectors import DistinctVectors, OfDistinct
 from rails_ray.search.indexes.flat import FlatConfig
-from rails_ray.search.indexes.grown_lists import GrownLists
+from rails_ray.search.indexes.grown_lists import GrownLists, sort_equal
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.indexes.probing import Floats, KindSearch, Only, PreparedQueries, Rows
@@ -214,6 +214,8 @@ class FaissIndex:
         spec.check_queries(len(queries))
         _check_width(queries, self.index.d, "queries")
         prepared = self.kind.ask(as_float32(queries), params or SearchParams())
+        if spec.threshold is None and spec.mask is None and (at_once := self._at_once(prepared, spec)) is not None:
+            return at_once if queries.is_cpu else at_once.on(queries.device)
         lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
         self._fill(prepared, lists, spec, np.arange(len(queries)))
         wider, num_scored = prepared, prepared.num_scored
@@ -223,6 +225,37 @@ class FaissIndex:
             assert wider.num_scored is not None
             num_scored[short] = wider.num_scored[short]
         return self._found(prepared, lists, spec, queries)
+
+    def _at_once(self, prepared: PreparedQueries, spec: SearchSpec) -> SearchResult | None:
+        """The k best, as a rule: where for every query k + 1 items in a list show that they are. None otherwise."""
+        num, k = len(prepared.queries), spec.k
+        if not num or k >= min(self.num_items, LONGEST_LIST) or num * (k + 1) > MOST_PLACES:
+            return None
+        scores, item_rows = self._best(prepared, np.arange(num), k + 1, None)
+        descends = scores[:, 1:] < scores[:, :-1]
+        if item_rows[:, k].min() < 0 or not (self.kind.growth.is_loose or descends[:, k - 1].all()):
+            return None
+        if not descends.all():
+            sort_equal(scores, item_rows)
+        is_truncated = np.ones(num, np.bool_)
+        bound, reason = np.full(num, -np.inf, np.float32), None
+        if not prepared.is_exhaustive:
+            bound[:], reason = np.inf, self._reason
+        elif self.is_rounded:
+            bound = self._highest(prepared, scores[:, :k], spec, is_truncated)
+        num_scored = np.full(num, k + 1) if prepared.num_scored is None else prepared.num_scored
+        return SearchResult(
+            torch.from_numpy(scores[:, :k]),
+            torch.from_numpy(item_rows[:, :k]),
+            torch.from_numpy(bound),
+            torch.from_numpy(is_truncated),
+            torch.from_numpy(num_scored),
+            [reason] * num,
+        )
+
+    @property
+    def _reason(self) -> str:
+        return f"candidates by an {self.kind.name} index, which may pass over any item"
 
     def _fill(self, prepared: PreparedQueries, lists: GrownLists, spec: SearchSpec, asked: Rows) -> None:
         """Ask for lists of some lines until they hold the answer."""
@@ -280,7 +313,7 @@ class FaissIndex:
         bound, reason = np.full(len(queries), -np.inf, np.float32), None
         if not prepared.is_exhaustive:
             bound[lists.num_found < num_left] = np.inf
-            reason = f"candidates by an {self.kind.name} index, which may pass over any item"
+            reason = self._reason
         elif self.is_rounded:
             highest = self._highest(prepared, scores, spec, is_truncated)
             bound = np.where(lists.num_found < num_left, highest, bound)

@@ -118,7 +118,7 @@ class GrownLists:
             order = np.lexsort((item_rows, -scores))
             scores, item_rows = np.take_along_axis(scores, order, 1), np.take_along_axis(item_rows, order, 1)
         elif not descends:
-            _sort_equal(scores, item_rows)
+            sort_equal(scores, item_rows)
         self._keep(lines, scores, item_rows)
         is_complete: NDArray[np.bool_] = (last == -np.inf) | self._passes(last, self._end(lines, scores))
         if self.reach is not None and width > self.k:
@@ -187,7 +187,7 @@ class GrownLists:
         return scores, item_rows
 
 
-def _sort_equal(scores: Float32[np.ndarray, "b n"], item_rows: Int64[np.ndarray, "b n"]) -> None:
+def sort_equal(scores: Float32[np.ndarray, "b n"], item_rows: Int64[np.ndarray, "b n"]) -> None:
     """Put items of equal scores in the order of their rows, in place. Scores descend."""
     follows = np.zeros(scores.shape, np.bool_)
     follows[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (scores[:, 1:] > -np.inf)

@@ -74,7 +74,7 @@ class HnswSearch:
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """FAISS counts the items that it scores for all threads together, so that only those it returns are known."""
         faiss = faiss_library()
-        index, ef_search = self.index, params.ef_search or EF_SEARCH
+        index, ef_search = self.index, max(params.ef_search or EF_SEARCH, params.num_candidates or 0)
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
             beam = max(ef_search, n)

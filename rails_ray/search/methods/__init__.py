@@ -9,6 +9,7 @@ threshold.
 | `two_pass`      | RAILS, Algorithm 1                             | always                                 |
 | `approximate`   | RAILS, Section 3.2: top-k per embedding, top-k | where its certificate says so          |
 |                 | average, combined top-k                        |                                        |
+| `by_index`      | none: an index of the only component           | as the index is                        |
 | `gated`         | none: a score's linear fit, of a query's own   | where it scored every item             |
 |                 | items                                          |                                        |
 | `look_up`       | SOLAR, Section 4, and product quantization:    | `FullLookUp` always, `Inverted` where  |

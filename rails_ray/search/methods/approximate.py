@@ -4,7 +4,7 @@
     average         the first items by the mean component
     combined        both
     surrogate       the first items by vectors that were fitted to scores
-    ann             the first items by the only component, of a dot product: a rescored list of an index
+    ann             the first items by the only component, of a dot product, if its index rounds (`by_index`)
 
 Source: RAILS, Section 3.2 and Algorithm 2 (top-k per embedding, top-k average, combined top-k).
 Differs from the source: lists are widened, doubling, until every query has k distinct candidates.

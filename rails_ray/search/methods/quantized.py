@@ -94,7 +94,7 @@ class ByQuantized:
         """The contract of `Searcher`."""
         if method not in self.by_codes:
             return Turned(self.by_components.retriever(method, params), self.rotation)
-        own, lists = self.by_components, CandidateLists(num_by_average=params.num_candidates)
+        own, lists = self.by_components, CandidateLists(num_by_average=params.num_scored)
         found = Approximate(own.scorer, own.items, lists, self.by_codes[method], params)
         return Turned(found, self.rotation)
 
