@@ -35,7 +35,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             queries.
         version: Name of the version. Give the name of an unfinished version to resume it. If left out: the run's name
             and the time.
-        shards: Parts of the corpus that are searched in parallel.
+        shards: Parts of the corpus that are searched in parallel. If left out: 2 on a cluster; 1 of one process, where
+            several cost a search more than one does.
         shard_by: position: shards of consecutive items. hash: shards by a hash of the item's id, in which an item stays
             when others come and go.
         workers: Encoders that run in parallel. A single one runs in this process, without Ray, unless RAY_ADDRESS names
@@ -74,7 +75,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     recipe: str | None = None
     version: str | None = None
-    shards: int = 2
+    shards: int | None = None
     shard_by: Literal["position", "hash"] = "position"
     workers: int = 1
     use_gpu: bool | None = None
@@ -114,7 +115,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         version = self.version or (timed_name(run) if self.run_name else run)
         options = EncodeOptions(
             version=version,
-            num_shards=self.shards,
+            num_shards=(1 if is_alone else 2) if self.shards is None else self.shards,
             shard_by=self.shard_by,
             num_workers=self.workers,
             use_gpu=self.use_gpu,
@@ -130,7 +131,9 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             encode = self.encode_here if is_alone else self.encode_on_ray
             encoded = encode(run, run_config, options, on_progress)
         made = f", {len(encoded.indexes)} indexes" if encoded.indexes else ""
-        out.print(f"version {encoded.version}: {encoded.num_items} items in {len(encoded.shard_items)} shards{made}")
+        num_shards = len(encoded.shard_items)
+        shards = "1 shard" if num_shards == 1 else f"{num_shards} shards"
+        out.print(f"version {encoded.version}: {encoded.num_items} items in {shards}{made}")
         for line in rendering.low_recalls(indexes.read_recalls(Storage(self.storage), version, encoded.indexes)):
             out.print(line, highlight=False, markup=False, soft_wrap=True)
         if quantizers.NAME in {entry.path for entry in encoded.files}:

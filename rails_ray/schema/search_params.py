@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-
 NUM_CANDIDATES = 1000  # by default, unless k is more
 
 

@@ -3,6 +3,8 @@
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import QueryState, Searched
 
+OF_K = ", the k of the search"
+
 
 def check_query(query: QueryState, similarity: Scorer, items: Searched) -> None:
     """Raises:

@@ -80,9 +80,7 @@ def results_of(
         num_listed = num_found if lists_all else done.num_kept
         gaps = _gaps(merged, num_listed, done, ends_by_number=lists_all).tolist()
     columns: dict[str, Sequence[Any]] = {
-        "certificate": [
-            _certificate(*own, coverage) for own in zip(gaps, merged.reasons, is_short, strict=True)
-        ],
+        "certificate": [_certificate(*own, coverage) for own in zip(gaps, merged.reasons, is_short, strict=True)],
         "num_kept": done.num_kept.tolist(),
         "threshold": [own if math.isfinite(own) else None for own in done.threshold.tolist()],
         "num_searched": num_searched.tolist(),
@@ -162,6 +160,8 @@ def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, end
     Args:
         ends_by_number: whether no threshold ends a list.
     """
+    if bool(merged.bound.isneginf().all()):
+        return torch.zeros(len(num_listed))
     threshold = torch.from_numpy(done.threshold).float()
     # After a column of inf, place n holds the last score of a list of n.
     last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, torch.from_numpy(num_listed)[:, None])[:, 0]

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float
 
 from rails_ray.data.forms import FORMS, QueryReader
+from rails_ray.data.forms.vector import VectorReader
 from rails_ray.data.queries import UnknownQueryError
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
-from rails_ray.schema.fields import SUPPORTS, check_embedding, check_text
+from rails_ray.schema.fields import LARGEST_NUMBER, SUPPORTS, check_embedding, check_text
 from rails_ray.schema.queries import QUERY_FIELDS
 
 REPRESENTATION = "embedding"  # the field for a query given by its representation
@@ -61,6 +62,22 @@ class QueryEncoder:
             for query, own in zip(queries, supports or [None] * len(queries), strict=True)
         ]
         return encode(self.model, self.reader, scored, self.device)
+
+    def of_vectors(self, vectors: Float[np.ndarray, "B D"]) -> EncodedQueries | None:
+        """Encode queries that are vectors, or the representations of queries, all at once; None if one of them cannot
+        be read, for `__call__` to say why."""
+        nobody: list[list[ItemId]] = [[] for _ in vectors]
+        with torch.no_grad():
+            if REPRESENTATION in FORMS[self.model.form].fields:
+                inputs = self.reader.batch_of(vectors) if isinstance(self.reader, VectorReader) else None
+                if inputs is None:
+                    return None
+                state = self.model.encode_queries(self.model.query_features(inputs).to(self.device))
+                return EncodedQueries(to(state, "cpu"), nobody, self.model.are_known(inputs))
+            if self.model.representation_width != vectors.shape[1] or np.abs(vectors).max() > LARGEST_NUMBER:
+                return None
+            state = self.model.query_state(torch.from_numpy(vectors).to(self.device))
+            return EncodedQueries(to(state, "cpu"), nobody, [None] * len(vectors))
 
     def check_queries(self, queries: Sequence[dict[str, Any]]) -> None:
         """Raises:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from rails_ray.cutoffs import Cutoff
 from rails_ray.errors import renaming
 from rails_ray.families.version import Version
+from rails_ray.item_ids import ItemId
 from rails_ray.reranking.rankers import RankerCandidates
-from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.queries import QueryInput, VectorQueries
 from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
 from rails_ray.schema.responses import Coverage, ExplainResponse, QueryResult, SearchResponse
 from rails_ray.schema.search_params import SearchParams
@@ -197,7 +198,9 @@ class Engine:
         cutoff, k, num_listed = self._checked(request)
         policy = self._policy(cutoff, k)  # before any work
         deadline = self._deadline(request.budget)
-        given = [query.model_dump() for query in request.queries]
+        vectors = VectorQueries.of(request.queries)
+        needs_fields = vectors is None or self.ranking.supports or request.budget is not None
+        given: Sequence[Any] = [vars(query) for query in request.queries] if needs_fields else request.queries
         if self.ranking.supports:
             self.encoder.check_queries(given)  # before any call is spent on them
         if request.budget is not None:
@@ -205,12 +208,18 @@ class Engine:
         supported = yield from self.ranking.supported(given, deadline)
         answered = [number for number, own in enumerate(supported) if own.error is None]
         scores = [supported[number].scores for number in answered]
-        encoded = self.encoder([given[number] for number in answered], scores)
+        encoded = None if vectors is None or self.ranking.supports else self.encoder.of_vectors(vectors.array)
+        if encoded is None:
+            encoded = self.encoder([vars(request.queries[number]) for number in answered], scores)
         temperature = encoded.state.temperature.numpy()
-        exclude = [
-            [*request.queries[number].exclude, *(seen if self._excludes_seen(request.queries[number]) else [])]
-            for number, seen in zip(answered, encoded.seen, strict=True)
-        ]
+        exclude: list[list[ItemId]]
+        if isinstance(request.queries, VectorQueries):
+            exclude = [[] for _ in answered]
+        else:
+            exclude = [
+                [*request.queries[number].exclude, *(seen if self._excludes_seen(request.queries[number]) else [])]
+                for number, seen in zip(answered, encoded.seen, strict=True)
+            ]
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, ShardRequest]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)

@@ -22,8 +22,8 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
-from rails_ray.schema.queries import Query, query_fields
-from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
+from rails_ray.schema.queries import Query, VectorQueries, query_fields
+from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest, VectorSearch
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.drift import Distance
@@ -101,7 +101,12 @@ class LocalVersion:
             UnsupportedError: if the version lacks what the cut-off needs.
         """
         fields = {"k": k, "method": method, "cutoff": cutoff, **options}
-        request = _read(SearchRequest, {"queries": [query_fields(query) for query in queries], **fields})
+        vectors = VectorQueries.given(queries)
+        request: SearchRequest
+        if vectors is not None:
+            request = _read(VectorSearch, {"queries": vectors, **fields})
+        else:
+            request = _read(SearchRequest, {"queries": [query_fields(query) for query in queries], **fields})
         answered = self.carry_out(self.engine.search(request))
         return answered.head.model_copy(update={"results": list(answered.results)})
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
@@ -54,10 +55,20 @@ class VectorReader:
         """D of a query."""
         return self.model.vector_width or 0
 
+    @property
+    def most(self) -> float:
+        """The largest number that a query may hold."""
+        has_length = not getattr(self.model.similarity, "has_unit_vectors", False)  # SOLAR reads vectors as they are
+        return LARGEST_NUMBER if has_length else LARGEST_FLOAT
+
+    def batch_of(self, vectors: NDArray[np.float32]) -> DenseRows | None:
+        """Queries [B, D] as inputs of the model; None if `read` would refuse one."""
+        is_read = vectors.shape[1] == self.width and vectors.any(axis=1).all() and np.abs(vectors).max() <= self.most
+        return DenseRows(vectors) if is_read else None
+
     def read(self, query: dict[str, Any], where: str) -> list[float]:
         vector: list[float] = query["embedding"]
-        has_length = not getattr(self.model.similarity, "has_unit_vectors", False)  # SOLAR reads vectors as they are
-        check_embedding(vector, self.width, where, LARGEST_NUMBER if has_length else LARGEST_FLOAT)
+        check_embedding(vector, self.width, where, self.most)
         if self.model.is_blank(vector):
             raise ValueError(f"{where}.embedding must hold a number other than 0, got {len(vector)} zeros")
         return vector

@@ -43,6 +43,10 @@ class VectorIndex(Index, Protocol):
     """An index of vectors, which a search may look at in part."""
 
     @property
+    def knows_scores(self) -> bool:
+        """Return whether its scores are the inner products, but for what float32 rounds in computing them."""
+
+    @property
     def error(self) -> float:
         """How far the score of a query of length 1 may be from its inner product with the vector that was indexed."""
 

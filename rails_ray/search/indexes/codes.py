@@ -48,6 +48,8 @@ class CodeIndex:
             searched.
     """
 
+    knows_scores = False  # by tables, not by the decoded vectors
+
     def __init__(
         self, quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"], num_vectors: int = 1, error: float = 0.0
     ) -> None:
@@ -76,6 +78,8 @@ class MeanIndex:
     Args:
         rotation: what turned the vectors of the index.
     """
+
+    knows_scores = False
 
     def __init__(
         self, index: FaissIndex, num_vectors: int, rotation: Float[Tensor, "d d"] | None, error: float

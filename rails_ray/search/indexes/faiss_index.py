@@ -111,7 +111,7 @@ def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
     if index.ntotal:
         raise ValueError(f"fitted must be an index without items, got {index.ntotal}")
     distinct = DistinctVectors() if isinstance(index, faiss.IndexHNSW) else None
-    codec = index if distinct is None else index.storage
+    codec = index if distinct is None else faiss.downcast_index(index.storage)
     is_rounded = isinstance(codec, faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer)
     distance = longest = 0.0
     if isinstance(index, faiss.IndexIVF):
@@ -155,6 +155,8 @@ class FaissIndex:
         self.error = error
         rounded = faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ
         self.is_rounded = isinstance(index, rounded)
+        stored = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSW) else index
+        self.knows_scores = not isinstance(stored, rounded)
         self.kind = _kind(index)
         self.num_items = int(index.ntotal)
         if node_of is not None:
@@ -245,8 +247,8 @@ class FaissIndex:
             bound = self._highest(prepared, scores[:, :k], spec, is_truncated)
         num_scored = np.full(num, k + 1) if prepared.num_scored is None else prepared.num_scored
         return SearchResult(
-            torch.from_numpy(scores[:, :k]),
-            torch.from_numpy(item_rows[:, :k]),
+            torch.from_numpy(np.ascontiguousarray(scores[:, :k])),
+            torch.from_numpy(np.ascontiguousarray(item_rows[:, :k])),
             torch.from_numpy(bound),
             torch.from_numpy(is_truncated),
             torch.from_numpy(num_scored),

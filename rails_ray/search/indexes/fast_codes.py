@@ -49,7 +49,7 @@ class FastCodeIndex:
         UnsupportedError: without FAISS.
     """
 
-    is_exact = False
+    is_exact = knows_scores = False
 
     def __init__(
         self, quantizer: ProductQuantizer, codes: UInt8[Tensor, "X M"], num_vectors: int = 1, error: float = 0.0

@@ -66,7 +66,7 @@ def scalar_quantizer(storage: Storage) -> Any:
 class FlatIndex:
     """Exact inner-product search over `vectors` [X, d], which may be of a narrower dtype than queries."""
 
-    is_exact = True
+    is_exact = knows_scores = True
     error = 0.0
 
     def __init__(self, vectors: Float[Tensor, "X d"]) -> None:

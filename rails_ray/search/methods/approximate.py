@@ -24,7 +24,7 @@ from rails_ray.modules.similarities.states import QueryState, Searched
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import Candidates, FirstStage, chosen, longest_component, union
 from rails_ray.search.certificates import rounding_slack
-from rails_ray.search.checks import check_items, check_query, check_width
+from rails_ray.search.checks import OF_K, check_items, check_query, check_width
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.rescore import candidate_scores
@@ -162,7 +162,7 @@ class Approximate:
     def _check_lists(self, k: int) -> None:
         per_embedding, by_average = self.lists.num_per_embedding, self.lists.num_by_average
         if not per_embedding:
-            check_width("num_candidates", by_average, k, ", the k of the search")
+            check_width("num_candidates", by_average, k, OF_K)
         else:
             where = f" for k {k}, with {self.num_pairs} pairs of components and {by_average} items by average"
             check_width("num_per_embedding", per_embedding, -(-(k - by_average) // self.num_pairs), where)

@@ -12,7 +12,7 @@ from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import QueryState, Searched
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import FirstStage
-from rails_ray.search.checks import check_items, check_query
+from rails_ray.search.checks import OF_K, check_items, check_query, check_width
 from rails_ray.search.methods import Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -34,18 +34,19 @@ class ByIndex:
         self.first_stage = first_stage
         self.params = params
         self.index = first_stage.by_average.index
-        self.knows_scores = self.index.error == 0
 
     @property
     def is_exact(self) -> bool:
         """Return whether the index can pass over no item."""
-        return self.index.is_exact if self.knows_scores else self._rescored(1).is_exact
+        return self.index.is_exact if self.index.knows_scores else self._rescored(1).is_exact
 
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
-        if not self.knows_scores:
+        if not self.index.knows_scores:
             return self._rescored(spec.k).search(query, spec)
         check_query(query, self.similarity, self.items)
+        if spec.threshold is None and self.params.num_candidates is not None and len(query):
+            check_width("num_candidates", self.params.num_candidates, min(spec.k, len(self.items)), OF_K)
         if spec.threshold is None and self.params.nprobe is None:  # where a list is short, look further
             spec = replace(spec, at_least=spec.k)
         return self.index.search(query.components[:, 0], spec, self.params)

@@ -34,7 +34,7 @@ from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import ItemState, QueryState, Searched, take
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import ByAverage
-from rails_ray.search.checks import check_items, check_query, check_width
+from rails_ray.search.checks import OF_K, check_items, check_query, check_width
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.rescore import candidate_blocks
@@ -105,7 +105,7 @@ class Gated:
         num_left = spec.num_left(len(query), len(self.items), query.components.device)
         if spec.threshold is None and len(query):
             least = min(spec.k, len(self.items))
-            check_width("num_candidates", self.num_candidates, least, ", the k of the search")
+            check_width("num_candidates", self.num_candidates, least, OF_K)
         scored = self.scored(query, max(self.num_candidates, spec.least), spec.mask)
         running = Scan(replace(spec, mask=None))
         item_rows, order = scored.item_rows.sort(dim=1)  # as a scan takes them

@@ -29,7 +29,7 @@ from rails_ray.kernels.postings import Summed
 from rails_ray.kernels.top_k import TopK
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.states import Codes, Tables, take
-from rails_ray.search.checks import check_width
+from rails_ray.search.checks import OF_K, check_width
 from rails_ray.search.indexes.inverted import InvertedIndex, check_probes, top_buckets
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.masks import Mask
@@ -111,7 +111,7 @@ class Inverted:
         size = max(len(query), 1)
         if spec.threshold is None:
             least = min(spec.k, len(self.items)) if len(query) else 0
-            check_width("num_candidates", self.num_candidates, least, ", the k of the search")
+            check_width("num_candidates", self.num_candidates, least, OF_K)
         else:  # in blocks, as a query may have any number of candidates
             size = max(BLOCK_TOUCHED // max(len(self.items), 1), 1)
         parts = []

@@ -18,7 +18,7 @@ from support.faiss_indexes import opened, vectors
 class OneList:
     """An index that is asked to look at one list alone."""
 
-    error, is_exact = 0.0, False
+    error, is_exact, knows_scores = 0.0, False, True
 
     def __init__(self, index: FaissIndex) -> None:
         self.index = index
