@@ -160,8 +160,11 @@ def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, end
     Args:
         ends_by_number: whether no threshold ends a list.
     """
-    if bool(merged.bound.isneginf().all()):
+    bound = merged.bound.numpy()
+    if np.isneginf(bound).all():
         return torch.zeros(len(num_listed))
+    if np.isposinf(bound).all() and num_listed.all():  # as the end of each list is a score
+        return torch.full((len(num_listed),), torch.inf)
     threshold = torch.from_numpy(done.threshold).float()
     # After a column of inf, place n holds the last score of a list of n.
     last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, torch.from_numpy(num_listed)[:, None])[:, 0]

@@ -61,10 +61,23 @@ class Batches:
         if request.budget is not None or len(request.queries) >= self._most_queries(request):
             return await self._search(request)
         kind = request.model_dump_json(exclude={"queries"})
+        if not self._under_way[kind] and not self._waiting.get(kind):
+            return await self._first(kind, request)
         own = _Waiting(request, asyncio.get_running_loop().create_future(), self._clock(), ends_at.get())
         self._waiting.setdefault(kind, deque()).append(own)
         self._begin(kind)
         return await own.answer
+
+    async def _first(self, kind: str, request: SearchRequest) -> Answered:
+        """The answer to a request for which nobody waits yet: a batch of its own, with no task of its own."""
+        self._under_way[kind] += 1
+        self._waiting.setdefault(kind, deque())
+        try:
+            answered = await self._search(request)
+        finally:
+            self._under_way[kind] -= 1
+            self._begin(kind)
+        return replace(answered, stages={"queue": 0.0, **answered.stages})
 
     def _most_queries(self, request: SearchRequest) -> int:
         """How many queries may be answered together without any list becoming shorter."""

@@ -14,6 +14,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `access`         | middleware: the key of a request, and the rate of that key              |
 | `bodies`         | middleware: the size and the pace of a body                             |
 | `places`         | middleware: requests answered at once                                   |
+| `json_bodies`    | reading a body of JSON                                                  |
 | `refusals`       | reading a body; status and message of each refusal                      |
 | `request_ids`    | an id for each request, in its answer and in what is logged             |
 | `logs`           | where what is logged goes                                               |

@@ -22,7 +22,7 @@ from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.admission import Admission
 from rails_ray.serving.http.deadlines import deadline_of, in_time, within
 from rails_ray.serving.http.origins import AllowedOrigins
-from rails_ray.serving.http.refusals import refused_with
+from rails_ray.serving.http.refusals import reads, refused_with
 from rails_ray.serving.http.request_ids import RequestIds
 from rails_ray.serving.http.streaming import pieces, response_of
 from rails_ray.serving.http.traces import Traced, show_stages
@@ -98,6 +98,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         responses=refused_with(*OF_A_QUESTION) | arrow.ANSWERS,
         openapi_extra=arrow.BODIES | deadlines.PARAMETERS,
     )
+    @reads(SearchRequest)
     async def search(request: SearchRequest, http: Request) -> Response:
         """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
         deadline_ms = deadline_of(http)

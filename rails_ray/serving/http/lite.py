@@ -34,13 +34,16 @@ from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.traffic import Traffic
 
 LOOK_S = 1.0  # between two looks at the file of keys
+QUICK_S = 0.002  # a search that takes no longer is carried out at once: a thread's turn costs as much
+MOST_KINDS = 1000  # of searches, whose time is known
 START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
 
 Value = TypeVar("Value")
 
 
 class SingleProcessServer:
-    """The contract of `Server`: a version in this process, one search at a time.
+    """The contract of `Server`: a version in this process, one search at a time, in a thread unless the last of its
+    kind was quick.
 
     Args:
         keys_file: file of API keys; None lets everyone in.
@@ -69,7 +72,8 @@ class SingleProcessServer:
         self.allowed_origins = checked(allowed_origins)
         self._clock = clock
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
-        self._thread = ThreadPoolExecutor(1, "search")
+        self._thread, self._num_in_turn = ThreadPoolExecutor(1, "search"), 0
+        self._took_s = dict[Any, float]()  # the last search of each kind
         self.instruments = PrometheusMetrics()
         self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction, on_search)
         self.keys_problem: str | None = None
@@ -109,10 +113,26 @@ class SingleProcessServer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, embed)
 
     async def _search(self, request: SearchRequest) -> Answered:
-        return await self._in_turn(self.version.engine.search(request))
+        rounds, like = self.version.engine.search(request), (request.method, len(request.queries), request.k)
+        if request.budget is None and not self._num_in_turn and self._took_s.get(like, math.inf) <= QUICK_S:
+            return self._carried_out(rounds, like)
+        return await self._in_turn(rounds, like)
 
-    async def _in_turn(self, rounds: Rounds[Value]) -> Value:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.carry_out, rounds)
+    async def _in_turn(self, rounds: Rounds[Value], like: Any = None) -> Value:
+        self._num_in_turn += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._carried_out, rounds, like)
+        finally:
+            self._num_in_turn -= 1
+
+    def _carried_out(self, rounds: Rounds[Value], like: Any) -> Value:
+        began = time.perf_counter()
+        value = self.version.carry_out(rounds)
+        if like is not None:
+            if len(self._took_s) > MOST_KINDS:
+                self._took_s.clear()
+            self._took_s[like] = time.perf_counter() - began
+        return value
 
 
 @contextmanager
