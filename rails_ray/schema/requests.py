@@ -162,12 +162,6 @@ else:
     )
 
 
-class VectorSearch(SearchRequest):
-    """A search by vectors of an array, within a process."""
-
-    queries: Any  # `VectorQueries`
-
-
 class ExplainRequest(Strict):
     query: QueryInput
     items: Annotated[list[IdField], Field(min_length=1, max_length=1000, fail_fast=True)]

@@ -4,8 +4,10 @@
 | member                | what it does                                                             |
 |-----------------------|--------------------------------------------------------------------------|
 | `validation_messages` | what is wrong with a request, in one sentence                            |
+| `vector_queries`      | queries that are vectors, in one array                                   |
 | `encoder`             | queries -> query state                                                   |
 | `cutoffs`             | which cut-off a request gets                                             |
+| `popular`             | the answer to queries of which the model knows nothing                   |
 | `shard_search`        | query state -> the best items of one shard                               |
 | `answers`             | coverage, and the merged answer                                          |
 | `budgets`             | what is asked of a heavy ranker, and what becomes of a budget            |

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 
 from rails_ray.data.forms import FORMS, QueryReader
-from rails_ray.data.forms.vector import VectorReader
 from rails_ray.data.queries import UnknownQueryError
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
@@ -69,7 +68,7 @@ class QueryEncoder:
         nobody: list[list[ItemId]] = [[] for _ in vectors]
         with torch.no_grad():
             if REPRESENTATION in FORMS[self.model.form].fields:
-                inputs = self.reader.batch_of(vectors) if isinstance(self.reader, VectorReader) else None
+                inputs = self.reader.batch_of(vectors)
                 if inputs is None:
                     return None
                 state = self.model.encode_queries(self.model.query_features(inputs).to(self.device))

@@ -16,7 +16,7 @@ from rails_ray.errors import renaming
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.reranking.rankers import RankerCandidates
-from rails_ray.schema.queries import QueryInput, VectorQueries
+from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
 from rails_ray.schema.responses import Coverage, ExplainResponse, QueryResult, SearchResponse
 from rails_ray.schema.search_params import SearchParams
@@ -29,6 +29,7 @@ from rails_ray.serving.encoder import QueryEncoder
 from rails_ray.serving.popular import Popular
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
+from rails_ray.serving.vector_queries import VectorQueries
 from rails_ray.storage.manifest import summary
 
 

@@ -22,8 +22,8 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
-from rails_ray.schema.queries import Query, VectorQueries, query_fields
-from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest, VectorSearch
+from rails_ray.schema.queries import Query, query_fields
+from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.drift import Distance
@@ -32,6 +32,7 @@ from rails_ray.serving.feedback import Feedback
 from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence
+from rails_ray.serving.vector_queries import VectorQueries, VectorSearch
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import Manifest
 

@@ -243,10 +243,15 @@ def test_a_search_is_cancelled_once_all_who_waited_for_it_have_gone() -> None:
         assert texts_of(await together[1]) == ["other"]
 
         server.may_answer.clear()
-        gone = asyncio.create_task(batches.search(asked("gone")))
+        alone = asyncio.create_task(batches.search(asked("alone")))
         await asyncio.sleep(0)
+        gone = [asyncio.create_task(batches.search(asked(text))) for text in ("one", "other")]
+        await asyncio.sleep(0)
+        alone.cancel()
+        await turns()
         (task,) = batches._tasks
-        gone.cancel()
+        for own in gone:
+            own.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
         assert not batches._waiting

@@ -17,6 +17,9 @@ are vectors, that field is the query itself.
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.features import FeaturesForm
@@ -51,6 +54,9 @@ class QueryReader(Protocol):
 
     def batch(self, read: list[Any]) -> Inputs:
         """Queries that were read, as inputs of the model."""
+
+    def batch_of(self, vectors: NDArray[np.float32]) -> Inputs | None:
+        """Queries that are vectors [B, D], as inputs of the model; None if it reads no vectors, or not all of these."""
 
     def example(self) -> dict[str, Any]:
         """A query that the model can read, to see that it does."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
@@ -53,6 +54,9 @@ class FeaturesReader:
         indices = np.array([feature for query in read for feature in query], dtype=np.int64)
         values = np.array([value for query in read for value in query.values()], dtype=np.float32)
         return SparseRows(starts, indices, values, int(indices.max(initial=-1)) + 1)
+
+    def batch_of(self, vectors: NDArray[np.float32]) -> None:
+        """The contract of `QueryReader`: there are none."""
 
     def example(self) -> dict[str, Any]:
         return {"features": {}}

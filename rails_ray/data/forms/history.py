@@ -163,6 +163,9 @@ class HistoryReader:
     def batch(self, read: list[Visits]) -> Visits:
         return Visits.joined(read)
 
+    def batch_of(self, vectors: NDArray[np.float32]) -> None:
+        """The contract of `QueryReader`: there are none."""
+
     def example(self) -> dict[str, Any]:
         return {"history": [self.item_ids[0]]}
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rails_ray.data import emoji
 from rails_ray.data.corpus import Corpus, ItemFiles
@@ -78,6 +80,9 @@ class TextReader:
 
     def batch(self, read: list[str]) -> Texts:
         return Texts(read)
+
+    def batch_of(self, vectors: NDArray[np.float32]) -> None:
+        """The contract of `QueryReader`: there are none."""
 
     def example(self) -> dict[str, Any]:
         return {"text": "health"}

@@ -62,7 +62,7 @@ class VectorReader:
         return LARGEST_NUMBER if has_length else LARGEST_FLOAT
 
     def batch_of(self, vectors: NDArray[np.float32]) -> DenseRows | None:
-        """Queries [B, D] as inputs of the model; None if `read` would refuse one."""
+        """The contract of `QueryReader`; None if `read` would refuse one."""
         is_read = vectors.shape[1] == self.width and vectors.any(axis=1).all() and np.abs(vectors).max() <= self.most
         return DenseRows(vectors) if is_read else None
 

@@ -98,6 +98,8 @@ def reads(model: type[BaseModel]) -> Callable[[Endpoint], Endpoint]:
 
 def _answer(endpoint: Endpoint, model: type[BaseModel]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(request: Request) -> Response:
+        if not await request.body():
+            raise unreadable("the body must be given, got none")
         try:
             given = model.model_validate(await request.json())
         except ValidationError as error:
