@@ -83,7 +83,7 @@ from rails_ray.families.recipes import by_name
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.serving.http.arrow import KINDS
 from rails_ray.serving.http.console import SCHEMA
-from rails_ray.serving.http.lite import SingleProcessServer, listening
+from rails_ray.serving.http.single import SingleProcessServer, listening
 from support.examples import write_text_data, write_vector_data
 from support.ports import free_port
 

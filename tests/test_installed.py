@@ -132,7 +132,7 @@ def test_the_core_alone_builds_opens_queries_and_inspects(light: Outside, tmp_pa
     assert light.run("python", "-c", IN_ONE_PROCESS).strip() == "\N{DOG}"
     assert "\N{DOG}" in light.run("rails-ray", "query", "dog", "--local", "--storage", "emoji")
     assert "text-mol" in light.run("rails-ray", "inspect", str(write_text_data(tmp_path / "data")))
-    for words, extra in ((["train"], "ray"), (["serve", "--allow-anonymous"], "ray"), (["serve", "--lite"], "serve")):
+    for words, extra in ((["train"], "ray"), (["serve", "--allow-anonymous"], "ray"), (["serve", "--single"], "serve")):
         done = light.ended("rails-ray", *words, *(["--allow-anonymous"] if extra == "serve" else []))
         assert done.returncode == 1
         assert re.fullmatch(rf"rails-ray: .* needs the package .*: pip install 'rails-ray\[{extra}\]'\n", done.stderr)

@@ -81,7 +81,7 @@ def test_what_needs_an_extra_says_which(tmp_path: Path) -> None:
     publish_here(tmp_path)
     commands = [
         *([name, *words] for name, words in ON_RAY.items()),
-        ["serve", "--lite", "--allow-anonymous", "--storage", str(tmp_path)],
+        ["serve", "--single", "--allow-anonymous", "--storage", str(tmp_path)],
         ["index", "list", "--storage", "s3://bucket/x"],
         ["index", "list", "--storage", "az://bucket/x"],
     ]
@@ -95,7 +95,7 @@ print(json.dumps([[carried_out(words) for words in {commands!r}], [refused(call)
     of_commands, of_calls = result_of(code)
     subjects = [
         *((f"rails-ray {name}", "ray", "ray") for name in ON_RAY),
-        ("rails-ray serve --lite", "fastapi", "serve"),
+        ("rails-ray serve --single", "fastapi", "serve"),
         ("storage s3://..", "s3fs", "clouds"),
         ("storage az://..", "obstore", "clouds"),
         ("rails_ray.on_ray.train", "ray", "ray"),

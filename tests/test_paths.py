@@ -41,8 +41,8 @@ def test_a_home_folder_of_nobody(capsys: pytest.CaptureFixture[str], tmp_path: P
     commands = [
         ["index", "list", "--storage", place],
         ["inspect", place],
-        ["serve", "--lite", "--keys-file", place, "--storage", str(tmp_path)],
-        ["serve", "--lite", "--allow-anonymous", "--ranker.path", "a:B", "--ranker.folder", place],
+        ["serve", "--single", "--keys-file", place, "--storage", str(tmp_path)],
+        ["serve", "--single", "--allow-anonymous", "--ranker.path", "a:B", "--ranker.folder", place],
         ["index", "import", place, "--folder", str(tmp_path / "to")],
     ]
     for words in commands:

@@ -3,8 +3,8 @@
 The 3,963 emoji in 2 shards, a Mixture of Logits with random weights, both on these two cores with the clients. Each
 client asks, waits for the answer and asks again, for --seconds; LOADS says how many clients ask how many queries. The
 same loads run against a server as one writes it by hand (`by_hand`: one process with FastAPI, torch and batches),
-against `serve --lite`, and against a FastAPI ingress on the same Serve that answers `{}`, which no search behind Serve
-can pass. Beside them a search in this process in batches of 32 (`local.open`). Once in each profile.
+against `serve --single`, and against a FastAPI ingress on the same Serve that answers `{}`, which no search behind
+Serve can pass. Beside them a search in this process in batches of 32 (`local.open`). Once in each profile.
 
     python -m jobs.benches.throughput [--seconds 10]
 
@@ -86,15 +86,15 @@ def measure(arguments: Arguments) -> list[dict[str, Any]]:
                 rows = [{"kind": "http", **row} for row in loads(url, arguments.seconds)]
                 ray_serve.run(Nothing.bind(), name="nothing", route_prefix="/nothing")
                 rows += [{"kind": "nothing", **row} for row in loads(f"{url}/nothing", arguments.seconds)]
-        servers = {"by hand": ["-m", "jobs.benches.by_hand", folder, str(PORT + 1)], "lite": of_lite(folder)}
+        servers = {"by hand": ["-m", "jobs.benches.by_hand", folder, str(PORT + 1)], "single": of_single(folder)}
         for kind, command in servers.items():
             with process(command, folder) as url:
                 rows += [{"kind": kind, **row} for row in loads(url, arguments.seconds)]
         return [*rows, in_process(folder, arguments.seconds)]
 
 
-def of_lite(folder: str) -> list[str]:
-    command = ["-m", "rails_ray.cli", "serve", "--lite", "--allow-anonymous"]
+def of_single(folder: str) -> list[str]:
+    command = ["-m", "rails_ray.cli", "serve", "--single", "--allow-anonymous"]
     return [*command, "--storage", folder, "--port", str(PORT + 1)]
 
 

@@ -4,9 +4,14 @@ import dataclasses
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
 
 from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
 from rails_ray.optional import optional
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from rails_ray.on_ray.environment import ProxyPorts
 
 LOOK_S = 1.0  # between two looks at the file of keys
+SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, which reads it when it is imported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +80,9 @@ class Serve(AllowsCode, Stored):
         log_queries: Log each search with its queries and the id of its request. By default no query is logged.
         ranker: The heavy ranker, which a request's budget pays for. If left out: the one that a version of RBE was made
             with.
-        lite: One process without Ray, for a laptop or a test: same API, same answers, one search at a time.
+        single: One machine without Ray: same API, same answers, from one process, or from --workers.
+        workers: Processes of --single that answer at the port, each with its share of the cores. They share the memory
+            of the version. One that ends is replaced.
         print_config: Print a config for `serve deploy`, with one deployment per shard, and exit.
     """
 
@@ -94,13 +102,18 @@ class Serve(AllowsCode, Stored):
     allow_origins: tuple[str, ...] = ()
     log_queries: bool = False
     ranker: RankerOptions = field(default_factory=RankerOptions)
-    lite: bool = False
+    single: Annotated[bool, tyro.conf.arg(aliases=("--lite",))] = False
+    workers: int = 1
     print_config: bool = False
 
     def run(self) -> None:
-        if self.lite:
-            self._run_lite()
+        if self.single:
+            self._run_single()
             return
+        if self.workers != 1:
+            raise ValueError(
+                f"--workers must stand beside --single, got {self.workers} alone: take --replicas, or add it"
+            )
         load("serve", on_cluster=not self.print_config)
         from rails_ray.on_ray.environment import ray_address, set_profile
         from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, commented, serve_config
@@ -120,8 +133,6 @@ class Serve(AllowsCode, Stored):
         ports = self._ports()
         if is_own_cluster:
             set_profile(self.profile, ports)  # Ray Serve reads it when it is first imported, below
-        from contextlib import ExitStack
-
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.cli import rendering
         from rails_ray.families.version import Version
@@ -179,20 +190,42 @@ class Serve(AllowsCode, Stored):
 
             liveness.stay(look, fail, EXIT_FAILED)
 
-    def _run_lite(self) -> None:
-        self._check_lite()
-        for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
-            optional(package, needed_by="rails-ray serve --lite", package=package, install="'rails-ray[serve]'")
-        self._check_who_gets_in()
+    def _run_single(self) -> None:
+        self._check_single()
         keys_file = None if self.keys_file is None else str(expanded(self.keys_file).absolute())
+        with ExitStack() as stack:
+            if self.workers > 1:
+                os.environ[SHARED_METRICS] = stack.enter_context(TemporaryDirectory(prefix="rails-ray-"))
+            for package in ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client"):
+                optional(package, needed_by="rails-ray serve --single", package=package, install="'rails-ray[serve]'")
+            self._check_who_gets_in()
+            if self.workers > 1:
+                from rails_ray.serving.http.workers import single_threaded
+
+                single_threaded()
+            host, serve = self.host or "127.0.0.1", self._single(keys_file)
+            check_stop, tell = _on_signals(), _telling(keys_file)
+            if self.workers > 1:
+                self._serve_by_workers(serve, host, check_stop, tell)
+                return
+            with serve(host, None) as server:
+                self._tell(f"http://{host}:{self.port}")
+                while server.is_alive():
+                    check_stop()
+                    tell()
+                    server.join(LOOK_S)
+
+    def _single(self, keys_file: str | None) -> Callable[[str, Any], AbstractContextManager[Any]]:
+        """Load the version. What is returned serves it, in a thread, at a host and a socket that it may be given."""
         with out.status("loading torch"):
             from rails_ray.allowed_code import AllowedCode
             from rails_ray.reranking.rankers.calling import ranker_of
             from rails_ray.serving import local
             from rails_ray.serving.engine import Limits
+            from rails_ray.serving.heap import trim
             from rails_ray.serving.http import logs, query_log
             from rails_ray.serving.http.limits import DEADLINE_S
-            from rails_ray.serving.http.lite import SingleProcessServer, listening
+            from rails_ray.serving.http.single import SingleProcessServer, listening
 
         own = self.ranker.at_absolute_folder()
         check_folder(own)
@@ -205,34 +238,66 @@ class Serve(AllowsCode, Stored):
             limits=Limits(deadline_s=DEADLINE_S),
             allow_code=self.allow_code,
         )
-        path, host = own.path or version.ranker_path, self.host or "127.0.0.1"
         logs.to_stderr()
         noting = query_log.noting(self.log_queries)
-        lite = SingleProcessServer(
-            version,
-            keys_file,
-            ranker_path=path,
-            shadow_fraction=self.shadow_fraction,
-            allowed_origins=self.allow_origins,
-            on_search=noting,
-        )
-        check_stop = _on_signals()
-        with listening(lite, host=host, port=self.port) as server:
-            self._tell(f"http://{host}:{self.port}")
-            tell = _telling(keys_file)
-            while server.is_alive():
-                check_stop()
-                tell()
-                server.join(LOOK_S)
+        trim()  # what was read on the way
 
-    def _check_lite(self) -> None:
+        def serve(host: str, shared: Any) -> AbstractContextManager[Any]:
+            server = SingleProcessServer(
+                version,
+                keys_file,
+                ranker_path=own.path or version.ranker_path,
+                shadow_fraction=self.shadow_fraction,
+                allowed_origins=self.allow_origins,
+                on_search=noting,
+            )
+            return listening(server, host=host, port=self.port, shared=shared)
+
+        return serve
+
+    def _serve_by_workers(
+        self,
+        serve: Callable[[str, Any], AbstractContextManager[Any]],
+        host: str,
+        check_stop: Callable[[], None],
+        tell: Callable[[], None],
+    ) -> None:
+        from rails_ray.serving.http.ports import check_port
+        from rails_ray.serving.http.workers import LOOK_S as LOOK_AT_WORKERS_S
+        from rails_ray.serving.http.workers import Workers, listening_socket
+
+        check_port(host, self.port)
+        with listening_socket(host, self.port) as shared:
+
+            def work(is_stopped: Callable[[], bool]) -> None:
+                with serve(host, shared) as server:
+                    while server.is_alive() and not is_stopped():
+                        server.join(LOOK_AT_WORKERS_S)
+
+            workers = Workers(work, self.workers, fail)
+            try:
+                workers.start()
+                self._tell(f"http://{host}:{self.port}")
+                while True:
+                    check_stop()
+                    tell()
+                    workers.look()
+                    time.sleep(LOOK_AT_WORKERS_S)
+            finally:
+                workers.stop()
+
+    def _check_single(self) -> None:
         """Raises:
         ValueError: for options that one process cannot keep.
         """
         from rails_ray.serving.http.ports import LOOPBACK
 
-        if self.host is not None and self.host not in LOOPBACK:
-            raise ValueError(f"--lite must listen on loopback, got --host {self.host}: leave --lite out")
+        if self.host is not None and self.host not in LOOPBACK and self.allow_anonymous:
+            raise ValueError(f"--single must listen on loopback without keys, got --host {self.host}: give --keys-file")
+        if self.workers < 1:
+            raise ValueError(f"--workers must be at least 1, got {self.workers}")
+        if self.workers > 1 and self.gpus:
+            raise ValueError(f"--workers must be 1 with --gpus, got {self.workers}: a GPU is not shared by a fork")
         given = {
             "--profile production": self.profile == "production",
             "--replicas": self.replicas not in (None, 1),
@@ -244,7 +309,7 @@ class Serve(AllowsCode, Stored):
         }
         for name, is_given in given.items():
             if is_given:
-                raise ValueError(f"--lite must be one process without Ray, got {name} beside it: leave one of them out")
+                raise ValueError(f"--single must be without Ray, got {name} beside it: leave one of them out")
 
     def _ports(self) -> "ProxyPorts":
         """Raises:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 WINDOW = 1000  # live queries that are compared, the newest
 EVERY = 100  # live queries between two comparisons
@@ -59,6 +58,8 @@ class Drift:
             self._newest.append(temperature)
             self._num_seen += 1
             if self._num_seen % EVERY == 0:
+                from scipy import stats  # 46 MB, which most servers never need
+
                 compared = stats.ks_2samp(np.array(self._newest), self._calibrated, method="asymp")
                 self.found = Distance(len(self._newest), float(compared.statistic), float(compared.pvalue))
                 self._on_distance(self.found)

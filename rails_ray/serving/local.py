@@ -10,6 +10,8 @@ emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -67,6 +69,7 @@ class LocalVersion:
         self.ranker = ranker
         self.ranker_path = ranker_path
         self.clock: Callable[[], float] = time.monotonic
+        self._others = ThreadPoolExecutor(len(shards) - 1, "shard") if len(shards) > 1 else None
         self._feedback = Feedback(engine.limits)
 
     @property
@@ -159,7 +162,7 @@ class LocalVersion:
         return vectors
 
     def carry_out(self, rounds: Rounds[Value]) -> Value:
-        """The result of rounds, all shards asked one after the other, and the ranker call by call."""
+        """The result of rounds, all shards asked at once, and the ranker call by call."""
         answers: list[Any] | None = None
         while True:
             try:
@@ -171,7 +174,14 @@ class LocalVersion:
 
     def _answers(self, step: AskShards | AskRanker) -> list[Any]:
         if isinstance(step, AskShards):
-            return [getattr(shard, step.method)(*step.arguments) for shard in self.shards]
+            first, *others = (partial(getattr(shard, step.method), *step.arguments) for shard in self.shards)
+            if self._others is None:
+                return [first()]
+            found = [self._others.submit(other) for other in others]
+            try:
+                return [first(), *(other.result() for other in found)]
+            finally:
+                wait(found)  # nothing of a search goes on after its end
         assert self.ranker is not None  # the engine asks for one otherwise
         return answers_of(self.ranker, step.calls, step.within_s, self.clock)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rails_ray.serving import local
-from rails_ray.serving.http.lite import SingleProcessServer, listening
+from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
 

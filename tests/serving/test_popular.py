@@ -15,7 +15,7 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.serving import local
 from rails_ray.serving.http import arrow
 from rails_ray.serving.http.api import api_of
-from rails_ray.serving.http.lite import SingleProcessServer
+from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage

@@ -11,7 +11,7 @@ import pytest
 from rails_ray.errors import DamagedError
 from rails_ray.serving import local
 from rails_ray.serving.http.api import api_of
-from rails_ray.serving.http.lite import SingleProcessServer
+from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
 from support.text_vectors import save_sentence_transformer
 

@@ -59,7 +59,7 @@ def test_a_ranker_that_is_given_takes_the_place_of_the_versions(of_ranker: Path,
     "command",
     [
         ["query", "touch IT-RAN", "--local"],
-        ["serve", "--lite", "--allow-anonymous"],
+        ["serve", "--single", "--allow-anonymous"],
         ["serve", "--print-config", "--allow-anonymous"],
         ["serve", "--print-config", "--allow-anonymous", "--ranker.timeout-s", "3"],
     ],

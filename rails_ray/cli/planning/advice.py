@@ -51,8 +51,8 @@ def _one_process(corpus: PlannedCorpus, demand: Demand) -> list[str]:
     return [
         f"One process will do, without a cluster, if nobody needs answers while it restarts: on {measured.CORES} CPU "
         f"cores it holds all items in {memory}, and {demand.qps:,g} queries a second keep it {busy:.0%} busy. After "
-        "`encode --shards 1`, `rails-ray serve --lite --keys-file keys` serves it, and in Python `local.open` searches "
-        "it."
+        "`encode --shards 1`, `rails-ray serve --single --keys-file keys` serves it, and in Python `local.open` "
+        "searches it."
     ]
 
 

@@ -1,12 +1,20 @@
-"""Metrics of one process, as Prometheus reads them at `/metrics`."""
+"""Metrics of one process, as Prometheus reads them at `/metrics`; of all workers of a server, where there are several.
 
+Workers keep what they count in the folder that SHARED names before prometheus_client is imported. Of a gauge the newest
+value counts.
+"""
+
+import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import prometheus_client as prometheus
+from prometheus_client import multiprocess
 
 from rails_ray.serving.instruments import Instrument
+
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class PrometheusMetrics:
@@ -14,6 +22,7 @@ class PrometheusMetrics:
 
     def __init__(self) -> None:
         self._registry = prometheus.CollectorRegistry()
+        self._is_shared = SHARED in os.environ
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`; its name ends with `_total`."""
@@ -22,7 +31,11 @@ class PrometheusMetrics:
 
     def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
         """The contract of `Instruments`; nothing is shown before it has a value."""
-        made = cache(lambda: _by_labels(prometheus.Gauge(name, about, labels, registry=self._registry)))
+        made = cache(
+            lambda: _by_labels(
+                prometheus.Gauge(name, about, labels, registry=self._registry, multiprocess_mode="mostrecent")
+            )
+        )
         return lambda value, **given: made()(*given.items()).set(value)
 
     def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
@@ -32,7 +45,12 @@ class PrometheusMetrics:
 
     def text(self) -> bytes:
         """All of them, in Prometheus' text format."""
-        return prometheus.generate_latest(self._registry)
+        if not self._is_shared:
+            return prometheus.generate_latest(self._registry)
+        of_all = prometheus.CollectorRegistry()
+        collector: Any = multiprocess.MultiProcessCollector
+        collector(of_all)
+        return prometheus.generate_latest(of_all)
 
 
 def _by_labels(made: Any) -> Callable[..., Any]:

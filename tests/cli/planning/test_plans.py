@@ -233,5 +233,5 @@ def test_a_plan_says_when_one_process_will_do(options: str, is_said: bool, capsy
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("One process will do")]
     assert len(said) == is_said
     for line in said:
-        assert "After `encode --shards 1`, `rails-ray serve --lite --keys-file keys` serves it" in line
-    parse(["serve", "--lite", "--keys-file", "keys"])
+        assert "After `encode --shards 1`, `rails-ray serve --single --keys-file keys` serves it" in line
+    parse(["serve", "--single", "--keys-file", "keys"])

@@ -6,7 +6,7 @@ import pytest
 
 from rails_ray.serving import local
 from rails_ray.serving.engine import Limits
-from rails_ray.serving.http.lite import SingleProcessServer, listening
+from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.examples import publish_here
 from support.ports import free_port

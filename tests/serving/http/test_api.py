@@ -21,7 +21,7 @@ from rails_ray.serving.http.access import WITHOUT_KEY, Access
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.deadlines import within
 from rails_ray.serving.http.instruments import PrometheusMetrics
-from rails_ray.serving.http.lite import SingleProcessServer
+from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.traffic import Traffic
 
@@ -29,9 +29,9 @@ KEY = "a-key-of-the-test-1"
 NAMES = ["rails-ray", "v1"]
 
 
-def ask(lite: SingleProcessServer, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+def ask(single: SingleProcessServer, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
     async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(api_of(lambda: lite))
+        transport = httpx.ASGITransport(api_of(lambda: single))
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.request(method, path, json=body, headers=named)
@@ -40,13 +40,13 @@ def ask(lite: SingleProcessServer, method: str, path: str, body: Any = None, **h
 
 
 @pytest.fixture(scope="module")
-def lite(version: LocalVersion) -> SingleProcessServer:
+def single(version: LocalVersion) -> SingleProcessServer:
     return SingleProcessServer(version)
 
 
-def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: SingleProcessServer, version: LocalVersion) -> None:
+def test_a_search_by_an_embedding_is_the_search_by_its_text(single: SingleProcessServer, version: LocalVersion) -> None:
     texts = ["red", "blue hat"]
-    answer = ask(lite, "POST", "/v1/embeddings", {"input": texts, "model": "rails-ray", "user": "somebody"}).json()
+    answer = ask(single, "POST", "/v1/embeddings", {"input": texts, "model": "rails-ray", "user": "somebody"}).json()
     assert [one["index"] for one in answer["data"]] == [0, 1]
     assert (answer["object"], answer["model"], answer["data"][0]["object"]) == ("list", "v1", "embedding")
     by_text = version.search(texts, k=5, cutoff={"top_k": 5})
@@ -55,13 +55,13 @@ def test_a_search_by_an_embedding_is_the_search_by_its_text(lite: SingleProcessS
 
 
 def test_a_document_is_embedded_as_an_item(
-    lite: SingleProcessServer, version: LocalVersion, monkeypatch: pytest.MonkeyPatch
+    single: SingleProcessServer, version: LocalVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder: Any = version.engine.encoder.model.encoder
     monkeypatch.setattr(encoder, "items", lambda features: 2 * encoder.queries(features))  # untrained, both are equal
 
     def vectors(**named: str) -> np.ndarray:
-        answer = ask(lite, "POST", "/v1/embeddings", {"input": ["red", "blue hat"], **named}).json()
+        answer = ask(single, "POST", "/v1/embeddings", {"input": ["red", "blue hat"], **named}).json()
         return np.array([one["embedding"] for one in answer["data"]])
 
     assert np.array_equal(vectors(), vectors(input_type="query"))
@@ -69,35 +69,35 @@ def test_a_document_is_embedded_as_an_item(
         assert np.allclose(vectors(input_type=kind), 2 * vectors(), atol=1e-6)
 
 
-def test_an_embedding_in_base64_and_of_one_text(lite: SingleProcessServer) -> None:
-    plain = ask(lite, "POST", "/v1/embeddings", {"input": "red"}).json()["data"]
-    coded = ask(lite, "POST", "/v1/embeddings", {"input": ["red"], "encoding_format": "base64"}).json()["data"]
+def test_an_embedding_in_base64_and_of_one_text(single: SingleProcessServer) -> None:
+    plain = ask(single, "POST", "/v1/embeddings", {"input": "red"}).json()["data"]
+    coded = ask(single, "POST", "/v1/embeddings", {"input": ["red"], "encoding_format": "base64"}).json()["data"]
     found = np.frombuffer(base64.b64decode(coded[0]["embedding"]), "<f4")
     assert np.allclose(found, plain[0]["embedding"])
     assert len(plain) == len(coded) == 1
 
 
-def test_models_as_openais_api_lists_them(lite: SingleProcessServer) -> None:
-    listed = ask(lite, "GET", "/v1/models").json()
+def test_models_as_openais_api_lists_them(single: SingleProcessServer) -> None:
+    listed = ask(single, "GET", "/v1/models").json()
     assert listed["object"] == "list"
-    assert listed["data"] == [ask(lite, "GET", f"/v1/models/{name}").json() for name in NAMES]
+    assert listed["data"] == [ask(single, "GET", f"/v1/models/{name}").json() for name in NAMES]
     assert listed["data"][0] == {"id": "rails-ray", "object": "model", "created": 0, "owned_by": "rails-ray"}
-    assert ask(lite, "POST", "/v1/embeddings", {"input": "red", "model": listed["data"][1]["id"]}).status_code == 200
+    assert ask(single, "POST", "/v1/embeddings", {"input": "red", "model": listed["data"][1]["id"]}).status_code == 200
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_inference_by_kserves_protocol(lite: SingleProcessServer, name: str) -> None:
-    told = ask(lite, "GET", f"/v2/models/{name}").json()
+def test_inference_by_kserves_protocol(single: SingleProcessServer, name: str) -> None:
+    told = ask(single, "GET", f"/v2/models/{name}").json()
     assert (told["versions"], told["inputs"][0]["name"], told["outputs"][0]["name"]) == (["v1"], "text", "embedding")
-    assert ask(lite, "GET", f"/v2/models/{name}/ready").json() == {"name": name, "ready": True}
+    assert ask(single, "GET", f"/v2/models/{name}/ready").json() == {"name": name, "ready": True}
     given = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["red", "blue hat"]}
-    answer = ask(lite, "POST", f"/v2/models/{name}/infer", {"id": "7", "inputs": [given]}).json()
+    answer = ask(single, "POST", f"/v2/models/{name}/infer", {"id": "7", "inputs": [given]}).json()
     [output] = answer["outputs"]
-    plain = ask(lite, "POST", "/v1/embeddings", {"input": ["red", "blue hat"]}).json()["data"]
+    plain = ask(single, "POST", "/v1/embeddings", {"input": ["red", "blue hat"]}).json()["data"]
     assert (answer["id"], answer["model_name"], answer["model_version"]) == ("7", name, "v1")
     assert output["shape"] == [2, len(plain[0]["embedding"])]
     assert np.allclose(np.reshape(output["data"], output["shape"]), [one["embedding"] for one in plain])
-    assert ask(lite, "GET", "/v2").json() == {"name": "rails-ray", "version": "v1", "extensions": []}
+    assert ask(single, "GET", "/v2").json() == {"name": "rails-ray", "version": "v1", "extensions": []}
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_inference_by_kserves_protocol(lite: SingleProcessServer, name: str) -> 
         ),
     ],
 )
-def test_what_is_refused(lite: SingleProcessServer, path: str, body: Any, status: int, told: str) -> None:
-    answer = ask(lite, "GET" if body is None else "POST", path, body)
+def test_what_is_refused(single: SingleProcessServer, path: str, body: Any, status: int, told: str) -> None:
+    answer = ask(single, "GET" if body is None else "POST", path, body)
     assert answer.status_code == status
     assert told in answer.json()["error"]
 
@@ -189,19 +189,19 @@ def test_a_server_that_is_not_ready(version: LocalVersion) -> None:
         assert answer.headers["retry-after"] == "1"
 
 
-def test_an_answer_has_the_id_of_its_request_or_a_new_one(lite: SingleProcessServer) -> None:
-    given = ask(lite, "GET", "/v1/index", x_request_id="mine-1")
+def test_an_answer_has_the_id_of_its_request_or_a_new_one(single: SingleProcessServer) -> None:
+    given = ask(single, "GET", "/v1/index", x_request_id="mine-1")
     assert given.headers["x-request-id"] == "mine-1"
-    ids = {ask(lite, "GET", "/v1/index", x_request_id=bad).headers["x-request-id"] for bad in ("", "a b", "x" * 129)}
+    ids = {ask(single, "GET", "/v1/index", x_request_id=bad).headers["x-request-id"] for bad in ("", "a b", "x" * 129)}
     assert len(ids) == 3
     assert all(len(one) == 32 for one in ids)
-    assert ask(lite, "GET", "/v1/nothing", x_request_id="mine-2").headers["x-request-id"] == "mine-2"
+    assert ask(single, "GET", "/v1/nothing", x_request_id="mine-2").headers["x-request-id"] == "mine-2"
 
 
-def test_new_ids_do_not_repeat_where_random_is_seeded(lite: SingleProcessServer) -> None:
+def test_new_ids_do_not_repeat_where_random_is_seeded(single: SingleProcessServer) -> None:
     def new_id() -> str:
         random.seed(7)
-        return ask(lite, "GET", "/v1/index").headers["x-request-id"]
+        return ask(single, "GET", "/v1/index").headers["x-request-id"]
 
     assert new_id() != new_id()
 
@@ -221,11 +221,11 @@ def test_a_failure_is_logged_with_the_id_and_without_the_query(
 
 
 def test_each_answer_is_logged_with_the_id_at_the_level_info(
-    lite: SingleProcessServer, caplog: pytest.LogCaptureFixture
+    single: SingleProcessServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "rails_ray.serving.http"):
-        ask(lite, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-7")
-        ask(lite, "GET", "/v1/nothing", x_request_id="mine-8")
+        ask(single, "POST", "/v1/search", {"queries": [{"text": "a secret"}]}, x_request_id="mine-7")
+        ask(single, "GET", "/v1/nothing", x_request_id="mine-8")
     told = ["POST '/v1/search' got 200 (request mine-7)", "GET '/v1/nothing' got 404 (request mine-8)"]
     assert caplog.messages == told
 
@@ -329,8 +329,8 @@ def test_an_answer_that_comes_too_late_is_dropped_and_told(version: LocalVersion
         *(("nan", "a number"), ("inf", "a number")),
     ],
 )
-def test_a_deadline_must_be_a_number_above_0(lite: SingleProcessServer, given: str, must: str) -> None:
-    answer = ask(lite, "POST", "/v1/search", {"queries": [{"text": "red"}]}, x_deadline_ms=given)
+def test_a_deadline_must_be_a_number_above_0(single: SingleProcessServer, given: str, must: str) -> None:
+    answer = ask(single, "POST", "/v1/search", {"queries": [{"text": "red"}]}, x_deadline_ms=given)
     assert (answer.status_code, answer.json()) == (
         422,
         {"error": f"header x-deadline-ms must be {must}, got {given!r}"},

@@ -17,7 +17,7 @@ from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.responses import QueryResult
 from rails_ray.serving.http import arrow, streaming
 from rails_ray.serving.http.api import api_of
-from rails_ray.serving.http.lite import SingleProcessServer
+from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
 
 TEXTS = ["red", "blue hat", "green"]
@@ -25,13 +25,13 @@ OPTIONS = {"k": 4, "cutoff": {"top_k": 4}}
 
 
 @pytest.fixture(scope="module")
-def lite(version: LocalVersion) -> SingleProcessServer:
+def single(version: LocalVersion) -> SingleProcessServer:
     return SingleProcessServer(version)
 
 
-def ask(lite: SingleProcessServer, content: bytes, path: str = "/v1/search", **headers: str) -> httpx.Response:
+def ask(single: SingleProcessServer, content: bytes, path: str = "/v1/search", **headers: str) -> httpx.Response:
     async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(api_of(lambda: lite))
+        transport = httpx.ASGITransport(api_of(lambda: single))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.post(path, content=content, headers={"content-type": arrow.TYPE, **headers})
 
@@ -47,18 +47,18 @@ def as_stream(table: pa.Table, options: Any = OPTIONS, **how: Any) -> bytes:
     return content
 
 
-def in_json(lite: SingleProcessServer, queries: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+def in_json(single: SingleProcessServer, queries: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
     answer: dict[str, Any] = ask(
-        lite, json.dumps({"queries": queries, **options}).encode(), **{"content-type": ""}
+        single, json.dumps({"queries": queries, **options}).encode(), **{"content-type": ""}
     ).json()
     return answer
 
 
-def test_the_answer_is_that_of_json(lite: SingleProcessServer, version: LocalVersion) -> None:
-    expected = in_json(lite, [{"text": text} for text in TEXTS], **OPTIONS)
+def test_the_answer_is_that_of_json(single: SingleProcessServer, version: LocalVersion) -> None:
+    expected = in_json(single, [{"text": text} for text in TEXTS], **OPTIONS)
     body = as_stream(pa.table({"text": TEXTS}))
-    assert ask(lite, body).json() == expected
-    answer = ask(lite, body, accept=f"{arrow.TYPE}, application/json;q=0.5")
+    assert ask(single, body).json() == expected
+    answer = ask(single, body, accept=f"{arrow.TYPE}, application/json;q=0.5")
     assert answer.headers["content-type"] == arrow.TYPE
     assert "shards" in answer.headers["server-timing"]
     table = pa.ipc.open_stream(answer.content).read_all()
@@ -70,7 +70,7 @@ def test_the_answer_is_that_of_json(lite: SingleProcessServer, version: LocalVer
         assert found == own
 
 
-def test_queries_by_several_fields(lite: SingleProcessServer, version: LocalVersion) -> None:
+def test_queries_by_several_fields(single: SingleProcessServer, version: LocalVersion) -> None:
     [vector] = version.engine.embed(["red"]).tolist()
     columns = {
         "text": pa.array(["blue hat", None]),
@@ -79,7 +79,7 @@ def test_queries_by_several_fields(lite: SingleProcessServer, version: LocalVers
         "exclude_seen": pa.array([False, None]),
     }
     queries = [{"text": "blue hat", "exclude": ["i1", "i3"], "exclude_seen": False}, {"embedding": vector}]
-    assert ask(lite, as_stream(pa.table(columns), None)).json() == in_json(lite, queries)
+    assert ask(single, as_stream(pa.table(columns), None)).json() == in_json(single, queries)
 
 
 def as_others_write(texts: list[str], vector: list[float]) -> Iterator[tuple[pa.Table, list[dict[str, Any]]]]:
@@ -110,10 +110,10 @@ def as_others_write(texts: list[str], vector: list[float]) -> Iterator[tuple[pa.
         yield pa.table({"text": ["red"], "exclude": column}), some
 
 
-def test_columns_are_read_as_those_of_tables(lite: SingleProcessServer, version: LocalVersion) -> None:
+def test_columns_are_read_as_those_of_tables(single: SingleProcessServer, version: LocalVersion) -> None:
     [vector] = version.engine.embed(["red"]).tolist()
     for table, queries in as_others_write(TEXTS, vector):
-        assert ask(lite, as_stream(table)).json() == in_json(lite, queries, **OPTIONS), table.schema
+        assert ask(single, as_stream(table)).json() == in_json(single, queries, **OPTIONS), table.schema
 
 
 def test_ids_and_times_are_read_as_those_of_tables() -> None:
@@ -157,12 +157,12 @@ def test_which_format_a_header_wants(accept: str | None, is_wanted: bool) -> Non
     assert arrow.is_wanted(accept) == is_wanted
 
 
-def test_a_long_answer_comes_in_pieces(lite: SingleProcessServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_comes_in_pieces(single: SingleProcessServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "PIECE_BYTES", 1000)
     body = as_stream(pa.table({"text": TEXTS * 100}))
-    found = pa.ipc.open_stream(ask(lite, body, accept=arrow.TYPE).content).read_all()
+    found = pa.ipc.open_stream(ask(single, body, accept=arrow.TYPE).content).read_all()
     assert found.column("items").num_chunks == 5
-    assert found["items"].to_pylist() == [own["items"] for own in ask(lite, body).json()["results"]]
+    assert found["items"].to_pylist() == [own["items"] for own in ask(single, body).json()["results"]]
 
 
 LONG = pa.table({"text": ["a" * 1000] * 10})
@@ -225,13 +225,13 @@ NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 
         ),
     ],
 )
-def test_what_is_refused(lite: SingleProcessServer, content: bytes, message: str) -> None:
-    answer = ask(lite, content)
+def test_what_is_refused(single: SingleProcessServer, content: bytes, message: str) -> None:
+    answer = ask(single, content)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
 
 
-def test_no_byte_of_a_body_can_be_wrong_and_do_harm(lite: SingleProcessServer) -> None:
+def test_no_byte_of_a_body_can_be_wrong_and_do_harm(single: SingleProcessServer) -> None:
     """Each byte of a small body in turn: an answer or a sentence."""
     content = as_stream(pa.table({"text": ["red"], "exclude": [["i1"]]}))
     for place in range(len(content)):
@@ -241,6 +241,6 @@ def test_no_byte_of_a_body_can_be_wrong_and_do_harm(lite: SingleProcessServer) -
                 arrow.read_queries(changed)
 
 
-def test_other_routes_take_json_alone(lite: SingleProcessServer) -> None:
-    answer = ask(lite, as_stream(LONG), "/v1/explain")
+def test_other_routes_take_json_alone(single: SingleProcessServer) -> None:
+    answer = ask(single, as_stream(LONG), "/v1/explain")
     assert (answer.status_code, answer.json()["error"]) == (422, "the body must be JSON in UTF-8, got the byte 0xff")

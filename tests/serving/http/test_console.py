@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rails_ray.serving.http.lite import SingleProcessServer, listening
+from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.browser import chromium, needs_browser
 from support.ports import free_port

@@ -11,7 +11,7 @@ from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving import local
 from rails_ray.serving.drift import EVERY
 from rails_ray.serving.engine import Answered, Limits
-from rails_ray.serving.http.lite import SingleProcessServer, listening
+from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
@@ -31,14 +31,14 @@ def metrics_of(url: str, **headers: str) -> dict[tuple[str, ...], float]:
 
 
 def test_answers_are_counted_by_status_stage_and_method(version: LocalVersion) -> None:
-    lite, port = SingleProcessServer(version, shadow_fraction=1.0), free_port()
-    with listening(lite, port=port):
+    single, port = SingleProcessServer(version, shadow_fraction=1.0), free_port()
+    with listening(single, port=port):
         url = f"http://127.0.0.1:{port}"
         for body in (BODY, BODY | APPROXIMATELY, BODY | {"k": 0}):
             httpx.post(f"{url}/v1/search", json=body)
         for path in ("/v1/health", "/nowhere", "/nowhere/else", "/v2/models/rails-ray", "/v2/models/v1"):
             httpx.get(url + path)
-        wait_for(lambda: lite.traffic.shadow.recall.num_queries == 2)
+        wait_for(lambda: single.traffic.shadow.recall.num_queries == 2)
         found = metrics_of(url)
         told = httpx.get(f"{url}/v1/index").json()["shadow"]
     assert found["rails_ray_requests_total", "/v1/search", "200"] == 2
@@ -96,13 +96,13 @@ def test_feedback_and_drift_are_measured_against_the_calibration(tmp_path: Path)
 def test_a_fault_of_ours_is_counted_and_logged(
     version: LocalVersion, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lite, port = SingleProcessServer(version), free_port()
+    single, port = SingleProcessServer(version), free_port()
 
     async def fails(request: SearchRequest) -> Answered:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(lite.traffic, "search", fails)
-    with listening(lite, port=port):
+    monkeypatch.setattr(single.traffic, "search", fails)
+    with listening(single, port=port):
         url = f"http://127.0.0.1:{port}"
         assert httpx.post(f"{url}/v1/search", json=BODY, headers={"x-request-id": "mine-5"}).status_code == 500
         assert metrics_of(url)["rails_ray_requests_total", "/v1/search", "500"] == 1

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from rails_ray.serving.http import traces
-from rails_ray.serving.http.lite import SingleProcessServer, listening
+from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
 from support.processes import wait_for

@@ -1,4 +1,4 @@
-"""`rails-ray serve --lite` as a process: what it says, whom it lets in, how it ends; and what it refuses."""
+"""`rails-ray serve --single` as a process: what it says, whom it lets in, how it ends; and what it refuses."""
 
 import signal
 from pathlib import Path
@@ -16,7 +16,7 @@ KEY = "a-key-of-the-test-1"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lite")
+    folder = tmp_path_factory.mktemp("single")
     publish_here(folder)
     return folder
 
@@ -26,7 +26,7 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
     keys, port = tmp_path / "keys", free_port()
     keys.write_text(f"{KEY}\n")
     process = processes.command(
-        "serve", "--lite", "--storage", str(root), "--keys-file", str(keys), "--port", str(port)
+        "serve", "--single", "--storage", str(root), "--keys-file", str(keys), "--port", str(port)
     )
     try:
         assert process.stdout is not None
@@ -53,7 +53,7 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
 def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options: list[str]) -> None:
     port = free_port()
     process = processes.command(
-        "serve", "--lite", "--storage", str(root), "--allow-anonymous", "--port", str(port), *options
+        "serve", "--single", "--storage", str(root), "--allow-anonymous", "--port", str(port), *options
     )
     try:
         assert process.stdout is not None
@@ -74,14 +74,19 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
     ("options", "told"),
     [
         ([], "give --keys-file, or --allow-anonymous to answer anyone, got neither"),
-        (["--profile", "production"], "must be one process without Ray, got --profile production beside it"),
-        (["--replicas", "2"], "must be one process without Ray, got --replicas beside it"),
-        (["--max-replicas", "2"], "must be one process without Ray, got --max-replicas beside it"),
-        (["--cpus", "2"], "must be one process without Ray, got --cpus beside it"),
-        (["--ranker.timeout-s", "2"], "must be one process without Ray, got --ranker options beside it"),
-        (["--haproxy.stats-port", "7001"], "must be one process without Ray, got --haproxy options beside it"),
-        (["--print-config"], "must be one process without Ray, got --print-config beside it"),
-        (["--host", "0.0.0.0"], "--lite must listen on loopback, got --host 0.0.0.0: leave --lite out"),
+        (["--profile", "production"], "must be without Ray, got --profile production beside it"),
+        (["--replicas", "2"], "must be without Ray, got --replicas beside it"),
+        (["--max-replicas", "2"], "must be without Ray, got --max-replicas beside it"),
+        (["--cpus", "2"], "must be without Ray, got --cpus beside it"),
+        (["--ranker.timeout-s", "2"], "must be without Ray, got --ranker options beside it"),
+        (["--haproxy.stats-port", "7001"], "must be without Ray, got --haproxy options beside it"),
+        (["--print-config"], "must be without Ray, got --print-config beside it"),
+        (["--allow-anonymous", "--workers", "0"], "--workers must be at least 1, got 0"),
+        (["--allow-anonymous", "--workers", "2", "--gpus", "1"], "--workers must be 1 with --gpus, got 2"),
+        (
+            ["--allow-anonymous", "--host", "0.0.0.0"],
+            "--single must listen on loopback without keys, got --host 0.0.0.0: give --keys-file",
+        ),
         (["--allow-anonymous", "--version", "v7"], "v7"),
         (["--allow-anonymous", "--cutoff", "coverage", ".9"], "calibrat"),
         (["--allow-anonymous", "--port", "0"], "port must be from 1 to 65535, got 0"),
@@ -90,7 +95,7 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
     ],
 )
 def test_what_it_refuses(root: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--lite", "--storage", str(root), *options]) != 0
+    assert main(["serve", "--single", "--storage", str(root), *options]) != 0
     said = capsys.readouterr().err
     assert told in said
     assert said.startswith("rails-ray: ")

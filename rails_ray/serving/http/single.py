@@ -136,19 +136,25 @@ class SingleProcessServer:
 
 
 @contextmanager
-def listening(lite: SingleProcessServer, *, host: str = "127.0.0.1", port: int = 8000) -> Iterator[threading.Thread]:
+def listening(
+    single: SingleProcessServer, *, host: str = "127.0.0.1", port: int = 8000, shared: socket.socket | None = None
+) -> Iterator[threading.Thread]:
     """Serve inside the block; yields the thread that does.
+
+    Args:
+        shared: a socket that listens there already, with other processes.
 
     Raises:
         UnavailableError: if the port is taken, or the server does not begin to listen.
     """
-    check_port(host, port)
-    api = api_of(lambda: lite)
+    if shared is None:
+        check_port(host, port)
+    api = api_of(lambda: single)
 
     @api.get("/metrics", responses=refused_with(*ALWAYS))
     async def metrics() -> Response:
         """Return what the server counted, as Prometheus reads it."""
-        return Response(lite.instruments.text(), media_type="text/plain; version=0.0.4")
+        return Response(single.instruments.text(), media_type="text/plain; version=0.0.4")
 
     config = uvicorn.Config(
         api,
@@ -159,7 +165,8 @@ def listening(lite: SingleProcessServer, *, host: str = "127.0.0.1", port: int =
         timeout_graceful_shutdown=STOP_S,
     )
     server = _Uvicorn(config)
-    thread = threading.Thread(target=server.run, name="server", daemon=True)
+    sockets = None if shared is None else [shared]
+    thread = threading.Thread(target=server.run, args=(sockets,), name="server", daemon=True)
     thread.start()
     if not server.is_listening.wait(START_S) or not server.started:
         raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rails_ray.serving.http.lite import LOOK_S, SingleProcessServer, listening
+from rails_ray.serving.http.single import LOOK_S, SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
 
@@ -74,8 +74,8 @@ def test_clients_at_once_get_what_they_get_alone(url: str) -> None:
 def test_keys_are_looked_at_again_after_a_second(version: LocalVersion, tmp_path: Path) -> None:
     keys, now = tmp_path / "keys", [0.0]
     keys.write_text(f"{KEY}\n")
-    lite, port = SingleProcessServer(version, str(keys), clock=lambda: now[0]), free_port()
-    with listening(lite, port=port):
+    single, port = SingleProcessServer(version, str(keys), clock=lambda: now[0]), free_port()
+    with listening(single, port=port):
 
         def status(key: str) -> int:
             headers = {"authorization": f"Bearer {key}"}
