@@ -11,6 +11,7 @@ from jaxtyping import Float
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.queries import UnknownQueryError
 from rails_ray.errors import UnsupportedError
+from rails_ray.families.building import RUN
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
@@ -44,6 +45,7 @@ class QueryEncoder:
         self.model = version.model
         self.reader = FORMS[self.model.form].reader(self.model, version.file)
         self.texts = version.query_encoder
+        self.run = version.described.run
         self.supports = version.family.supports(self.model)
         self.device = device
         self.model.to(self.device)
@@ -72,10 +74,17 @@ class QueryEncoder:
         """The queries, texts as vectors if the version has a model that reads them.
 
         Raises:
-            ValueError: if there is nothing to read in a text.
+            ValueError: if there is nothing to read in a text, or queries are vectors and no model reads texts.
         """
         found = list(queries)
         texts = {number: query["text"] for number, query in enumerate(found) if query.get("text") is not None}
+        if texts and self.texts is None and REPRESENTATION in FORMS[self.model.form].fields:
+            of_run = f"rails-ray encode --run {self.run} --query-encoder MODEL"
+            make = "local.build(vectors, query_encoder=MODEL)" if self.run == RUN else of_run
+            raise ValueError(
+                f"queries[{min(texts)}] must be given by {REPRESENTATION} for this index, got text: make a version "
+                f"that reads texts by `{make}`, where MODEL has made the items' vectors"
+            )
         if self.texts is None or not texts:
             return found
         for number, text in texts.items():
@@ -160,10 +169,7 @@ def _read(
         where = f"queries[{number}]"
         field = next(name for name in QUERY_FIELDS if query.get(name) is not None)
         if field not in takes:
-            message = f"{where} must be given by {' or '.join(takes)} for this index, got {field}"
-            if field == "text" and REPRESENTATION in own:
-                message += ": encode a version with --query-encoder, the model that made the items' vectors"
-            raise ValueError(message)
+            raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {field}")
         if field in own:
             read[number] = reader.read(query, where)
         else:

@@ -1,9 +1,12 @@
 """Encoding in one process, without a cluster: the bytes of any cutting, resumed, and what cannot be done."""
 
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -146,6 +149,38 @@ def test_a_version_reads_texts_by_the_model_that_it_was_encoded_with(tmp_path: P
     assert main(["publish", "--version", "v", "--storage", str(tmp_path / "storage")]) == 0
     found = local.open(str(tmp_path / "storage")).search(texts, k=1).results
     assert [own.items for own in found] == [[text] for text in texts]
+
+
+@pytest.mark.long
+def test_the_commands_that_sentences_name_lead_from_a_file_to_an_answer_to_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    model = save_sentence_transformer(tmp_path / "model", ["red", "blue", "hat"])
+    texts = ["red hat", "blue", "hat"]
+    np.save(tmp_path / "v.npy", model.encode_document(texts))
+    storage = ["--storage", str(tmp_path / "storage")]
+
+    def command(*words: str, code: int = 0) -> str:
+        assert main(list(words)) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    folder = str(tmp_path / "my data")
+    named = command("index", "import", str(tmp_path / "v.npy"), "--folder", folder).partition("next: rails-ray ")[2]
+    words = shlex.split(named)
+    assert words == ["encode", "--recipe", "vector-cosine", "--folder", folder]
+    command(*words, "--version", "plain", *storage)
+    command("publish", "--version", "plain", *storage)
+    refused = command("query", "--local", "blue", *storage, code=2)
+    [named] = re.findall("`rails-ray (.*)`", refused)
+    words = [str(tmp_path / "model") if word == "MODEL" else word for word in named.split()]
+    assert words == ["encode", "--run", "plain", "--query-encoder", str(tmp_path / "model")]
+    command(*words, "--version", "for-texts", *storage)
+    command("publish", "--version", "for-texts", *storage)
+    assert "blue" in command("query", "--local", "blue", *storage)
+    found = local.open(storage[1]).search(texts, k=1).results
+    assert [own.items for own in found] == [[0], [1], [2]]
 
 
 def test_a_recipe_that_trains_is_refused(root: Path, tmp_path: Path) -> None:

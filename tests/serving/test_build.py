@@ -163,7 +163,7 @@ def test_without_an_encoder_the_refusal_names_the_option() -> None:
     assert plain.facts["query"] == {"embedding": "list<float>"}
     with pytest.raises(
         ValueError,
-        match=r"^queries\[0\] must be given by embedding for this index, got text: encode a version with "
-        r"--query-encoder, the model that made the items' vectors$",
+        match=r"^queries\[1\] must be given by embedding for this index, got text: make a version that reads texts by "
+        r"`local\.build\(vectors, query_encoder=MODEL\)`, where MODEL has made the items' vectors$",
     ):
-        plain.search(["red car"])
+        plain.search([[1.0, 0.0, 0.0], "red car"])
