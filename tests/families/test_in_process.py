@@ -129,6 +129,15 @@ def test_vectors_of_zeros_are_refused_or_found_last(
         assert result.scores[-2:] == pytest.approx([-1.0, -1.0])
 
 
+def test_a_command_says_each_note_once(vectors: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    items = pq.read_table(vectors / "items.parquet").append_column("price", pa.array([1.0] * 60))
+    pq.write_table(items, vectors / "items.parquet")
+    for storage in ("a", "b"):  # and again by the next command
+        caplog.clear()
+        assert encode_vectors(tmp_path / storage, vectors, "--zero-vectors", "keep") == 0
+        assert caplog.messages.count("items: price is not stored") == 1
+
+
 def test_codes_cannot_stand_for_zeros(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--zero-vectors", "keep", "--codes", "7x4"]
     assert encode_vectors(tmp_path, vectors, *options) == 2
