@@ -79,11 +79,8 @@ class QueryEncoder:
         found = list(queries)
         texts = {number: query["text"] for number, query in enumerate(found) if query.get("text") is not None}
         if texts and self.texts is None and REPRESENTATION in FORMS[self.model.form].fields:
-            of_run = f"rails-ray encode --run {self.run} --query-encoder MODEL"
-            make = "local.build(vectors, query_encoder=MODEL)" if self.run == RUN else of_run
             raise ValueError(
-                f"queries[{min(texts)}] must be given by {REPRESENTATION} for this index, got text: make a version "
-                f"that reads texts by `{make}`, where MODEL has made the items' vectors"
+                f"queries[{min(texts)}] must be given by {REPRESENTATION} for this index, got text: {self._for_texts}"
             )
         if self.texts is None or not texts:
             return found
@@ -93,6 +90,13 @@ class QueryEncoder:
         for number, vector in zip(texts, vectors, strict=True):
             found[number] = {**found[number], "text": None, REPRESENTATION: vector}
         return found
+
+    @property
+    def _for_texts(self) -> str:
+        """Say how a version of vectors that reads texts is made."""
+        of_run = f"rails-ray encode --run {self.run} --query-encoder MODEL"
+        make = "local.build(vectors, query_encoder=MODEL)" if self.run == RUN else of_run
+        return f"make a version that reads texts by `{make}`, where MODEL has made the items' vectors"
 
     def unknown(self, queries: Sequence[dict[str, Any]]) -> set[int]:
         """The numbers of the queries of which the model knows nothing; raises what `encode` does of all others."""
@@ -117,7 +121,8 @@ class QueryEncoder:
             read_texts = self.texts.item_features if are_items else self.texts.query_features
             return read_texts(texts).tensor.numpy()
         if self.model.representation_width is None:
-            raise UnsupportedError("the version's model must make one vector of a query, got one that does not")
+            how = f": {self._for_texts}" if REPRESENTATION in FORMS[self.model.form].fields else ""
+            raise UnsupportedError(f"the version's model must make one vector of a query, got one that does not{how}")
         read, _ = _read(self.model, self.reader, [{"text": text} for text in texts])
         features_of = self.model.item_features if are_items else self.model.query_features
         with torch.no_grad():

@@ -138,6 +138,14 @@ def test_a_command_says_each_note_once(vectors: Path, tmp_path: Path, caplog: py
         assert caplog.messages.count("items: price is not stored") == 1
 
 
+def test_the_next_command_can_be_copied(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "of mine #1"
+    assert encode_vectors(root, vectors, "--zero-vectors", "keep") == 0
+    words = shlex.split(capsys.readouterr().out.partition("next: rails-ray ")[2])
+    assert words == ["publish", "--version", "v", "--storage", str(root / "storage")]
+    assert main(words) == 0
+
+
 def test_codes_cannot_stand_for_zeros(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--zero-vectors", "keep", "--codes", "7x4"]
     assert encode_vectors(tmp_path, vectors, *options) == 2

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rails_ray import local
-from rails_ray.errors import ConflictError
+from rails_ray.errors import ConflictError, UnsupportedError
 from rails_ray.families import building
 from rails_ray.storage import parts
 from rails_ray.storage.filesystem import Storage
@@ -167,3 +167,7 @@ def test_without_an_encoder_the_refusal_names_the_option() -> None:
         r"`local\.build\(vectors, query_encoder=MODEL\)`, where MODEL has made the items' vectors$",
     ):
         plain.search([[1.0, 0.0, 0.0], "red car"])
+    with pytest.raises(
+        UnsupportedError, match=r"must make one vector of a query, got one that does not: make a version"
+    ):
+        plain.embed(["red car"])
