@@ -1,5 +1,6 @@
 """Parts that commands share: two consoles, the storage option, and the line that says what comes next."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -98,7 +99,7 @@ def say_next(command: str, storage: str, paths: Sequence[str] = ()) -> None:
     Args:
         paths: import paths that the config names which the next command opens.
     """
-    where = "" if storage == STORAGE else f" --storage {storage}"
+    where = "" if storage == STORAGE else f" --storage {shlex.quote(storage)}"
     modules = dict.fromkeys(path.partition(":")[0] for path in paths)
     code = "".join(f" --allow-code {module}" for module in modules if module.partition(".")[0] != OURS)
     out.print(f"next: {command}{code}{where}", highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -61,8 +61,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         nlist: Lists of an ivf index. If left out: 4 times the square root of a shard's items, but at most 5,128.
         hnsw_m: Links of an item in an hnsw index. If left out: 32.
         ef_construction: Items in the beam that finds these links. If left out: 80.
-        query_encoder: Folder of a sentence-transformers model that reads texts as queries, where queries are vectors:
-            the model that made the items' vectors.
+        query_encoder: A sentence-transformers model that reads texts as queries, where queries are vectors: the model
+            that made the items' vectors. Its folder, or its name if it is in the local cache of Hugging Face.
         folder: Data whose items to encode, such as newer data. If left out: the run's data.
         items: File, folder or pattern of the items alone, in place of --folder.
         zero_vectors: What becomes of items with a vector of zeros, which no cosine compares. refuse: nothing is

@@ -1,11 +1,12 @@
 """List, show, verify and roll back index versions; vectors from files and into files."""
 
+import shlex
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from rails_ray.cli.base import Stored, errors, out
+from rails_ray.cli.base import STORAGE, Stored, errors, out, say_next
 from rails_ray.errors import DamagedError
 
 
@@ -89,6 +90,9 @@ class Rollback(Stored):
 class Import:
     """Make a data folder of a file of vectors: .npy, .fvecs, .fbin, .parquet, .hdf5 or .faiss.
 
+    `rails-ray encode --recipe vector-cosine --folder FOLDER` then makes a version of it. Its --query-encoder names the
+    model that made the vectors, so that a text may be a query.
+
     Args:
         source: The file of the items' vectors. HDF5 of ann-benchmarks has queries and their neighbors too.
         folder: The data folder to make, local or s3://bucket/prefix.
@@ -125,6 +129,7 @@ class Import:
                 use_truth=self.use_truth,
             )
         out.print(f"{self.folder}: {imported}", highlight=False, soft_wrap=True, markup=False)
+        say_next(f"rails-ray encode --recipe vector-cosine --folder {shlex.quote(self.folder)}", STORAGE)
 
 
 @dataclass(frozen=True, kw_only=True)

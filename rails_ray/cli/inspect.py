@@ -33,7 +33,8 @@ class InspectData(ExcludesSeen):
         max_dropped: Share of the rows of a table that may name items, queries or users that are not there.
         zero_vectors: What becomes of vectors of zeros, which no cosine compares: refuse them, or keep them.
         sample: Texts and vectors to look at, at most. All rows are checked, whatever it is.
-        pretrained: Folder of a model of sentence-transformers to measure on 200 test queries of texts and 2,000 items.
+        pretrained: A model of sentence-transformers to measure on 200 test queries of texts and 2,000 items: its
+            folder, or its name if it is in the local cache of Hugging Face.
         timing: Time a few steps and a few items, to tell what training and encoding will take.
         json: Print JSON alone.
     """

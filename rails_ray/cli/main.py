@@ -4,6 +4,7 @@ import ast
 import importlib
 import itertools
 import json
+import logging
 import os
 import re
 import secrets
@@ -64,13 +65,14 @@ RESUMED = {  # how a command goes on that a signal has ended
 }
 WITH_RECIPE = ("train", "pipeline")
 COMPLETION = "--print-completion"
+NOTING = ("rails_ray.families.running", "rails_ray.families.encoding")  # modules that log notes on the data
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. An error that a user can cause is one sentence on stderr."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with _ending_at_sigterm():
+        with _ending_at_sigterm(), _each_note_once():
             command = parse(arguments)
             _quiet_ray()
             command.run()
@@ -99,6 +101,26 @@ def _ending_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _each_note_once() -> Iterator[None]:
+    """Inside the block, what is noted of the data is said once, although a command may read them for several stages."""
+    said = set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        note, num_said = record.getMessage(), len(said)
+        said.add(note)
+        return len(said) > num_said
+
+    loggers = [logging.getLogger(name) for name in NOTING]
+    for logger in loggers:
+        logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_new)
+
+
 def _terminated(name: str, error: SystemExit) -> int:
     """Say that SIGTERM has ended a command, and how it goes on; raise any other exit again."""
     if error.code != signal.SIGTERM:
@@ -119,7 +141,7 @@ def job(name: str, arguments: Sequence[str] | None = None) -> int:
     code = EXIT_FAILED
     result: dict[str, Any] | None = {"error": "the job must end by itself, got an interruption"}
     try:
-        with _ending_at_sigterm():
+        with _ending_at_sigterm(), _each_note_once():
             command = _parsed([name, *(sys.argv[1:] if arguments is None else arguments)])
             if command is None:  # help: no job has ended
                 result = None

@@ -78,12 +78,13 @@ def plot_scores(answer: SearchResponse, path: Path, names: Sequence[str] = ()) -
     _save(figure, path)
 
 
-def plot_explanation(answer: ExplainResponse, path: Path, name: str = "") -> None:
+def plot_explanation(answer: ExplainResponse, path: Path, name: str = "", parts: Sequence[str] = ()) -> None:
     """Plot what each pair of components adds to the score of each item, its gate times its cosine: as bars if one side
     has a single component (the terms of BM25, the chunks of SOLAR), and else as a map with the gates as numbers.
 
     Args:
         name: of the query.
+        parts: names of what bars show, such as the query's words; without, they are numbered.
     """
     items = answer.items[:MOST_PANELS]
     gates, cosines = (np.array([getattr(item, kind) for item in items]) for kind in ("gates", "cosines"))
@@ -101,17 +102,16 @@ def plot_explanation(answer: ExplainResponse, path: Path, name: str = "") -> Non
                 color = "white" if abs(added[number][row, column]) > 0.6 * largest else "black"
                 axes.text(column, row, f"{gate:.2f}", ha="center", va="center", fontsize="x-small", color=color)
         else:
-            parts = added[number].ravel()
-            axes.barh(range(len(parts)), parts, color=[KEPT if part >= 0 else CUT for part in parts])
-            axes.set(
-                xlabel="added to the score", yticks=range(len(parts)), xlim=(1.1 * min(added.min(), 0), 1.1 * largest)
-            )
+            bars = added[number].ravel()
+            axes.barh(range(len(bars)), bars, color=[KEPT if bar >= 0 else CUT for bar in bars])
+            axes.set(xlabel="added to the score", xlim=(1.1 * min(added.min(), 0), 1.1 * largest))
+            axes.set_yticks(range(len(bars)), [_short(part) for part in parts] or None)
         axes.set_title(f"{_short(item.title or str(item.item))}\n{item.score:.3f}", fontsize="small")
     if is_map:
         figure.colorbar(image, ax=grid[0].tolist(), label="gate x cosine, gates as numbers")
     else:
         grid[0, 0].invert_yaxis()  # the first term on top
-    grid[0, 0].set(ylabel="query component" if is_map else "term, chunk or component")
+    grid[0, 0].set(ylabel="query component" if is_map else "word" if parts else "term, chunk or component")
     figure.suptitle(_short(name))
     _save(figure, path)
 

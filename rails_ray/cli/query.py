@@ -23,6 +23,8 @@ Explain = Callable[..., ExplainResponse]
 MOST_PLOTTED = 10_000  # of all queries together, far below what a request may ask for
 PLOTTED = 50  # items that --plot draws at least, if there are as many
 if TYPE_CHECKING:
+    from rails_ray.modules.encoders.words import Cut
+
     Params = SearchParams
 else:
     Params = make_dataclass("Params", [(name, int | None, field(default=None)) for name in PARAM_NAMES], frozen=True)
@@ -91,8 +93,8 @@ class Query(AllowsCode):
 
         if not (self.texts or self.user_id or self.history or self.features or self.embedding):
             raise ValueError("give at least 1 query, got none")
-        kinds, search, explain = self._here() if self.local else self._at_url()
-        names, queries = zip(*self.queries(kinds), strict=True)
+        facts, search, explain = self._here() if self.local else self._at_url()
+        names, queries = zip(*self.queries(facts["query"]), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
         how: dict[str, Any] = {"method": self.method, "fallback": self.fallback, **asdict(self.params)}
         budget = self.budget()
@@ -119,7 +121,8 @@ class Query(AllowsCode):
         if self.plot is not None:
             self._draw_scores(self.plot, names, cut, partial(search, queries, **how))
         if self.plot_explanation is not None:
-            self._draw_explanation(self.plot_explanation, names[0], queries[0], best, explain)
+            terms = self.texts[0] if self.texts and "terms" in facts["columns"] else ""  # only BM25 stores terms
+            self._draw_explanation(self.plot_explanation, names[0], queries[0], best, explain, terms)
 
     def _draw_scores(self, path: Path, names: Sequence[str], cut: SearchResponse, search: Search) -> None:
         """Draw what the cut-off keeps, and as many items below it."""
@@ -134,12 +137,25 @@ class Query(AllowsCode):
         plotting.plot_scores(listed.model_copy(update={"results": results}), path, names)
         _say_drawn(path)
 
-    def _draw_explanation(self, path: Path, name: str, query: Any, best: SearchResponse, explain: Explain) -> None:
+    def _draw_explanation(
+        self, path: Path, name: str, query: Any, best: SearchResponse, explain: Explain, terms: str
+    ) -> None:
+        """Draw what adds up to the scores of the best items.
+
+        Args:
+            terms: the text whose words are what is added up; empty for an index that adds up something else.
+        """
         from rails_ray.cli import plotting
+        from rails_ray.modules.encoders.words import words
 
         if not best.results[0].items:
             raise ValueError(f"--plot-explanation needs an item that the first query finds, got none for {name!r}")
-        plotting.plot_explanation(explain(query, best.results[0].items), path, name)
+        answer = explain(query, best.results[0].items)
+        cuts: tuple[Cut, ...] = ("unicode", "alphanumeric")  # the second is of earlier versions
+        found = [list(dict.fromkeys(words(terms, cut))) for cut in cuts]
+        num_terms = len(answer.items[0].cosines[0])
+        labels = next((own for own in found if len(own) == num_terms), [])
+        plotting.plot_explanation(answer, path, name, labels)
         _say_drawn(path)
 
     def budget(self) -> dict[str, Any]:
@@ -156,14 +172,14 @@ class Query(AllowsCode):
             raise ValueError(f"--cutoff must be left out beside --calls, got {self.cutoff[0]}")
         return {"budget": {"calls": self.calls, "deadline_ms": self.deadline_ms, "rounds": self.rounds}}
 
-    def _at_url(self) -> tuple[dict[str, str], Search, Explain]:
-        """The fields that the server's index takes, and what searches and explains there."""
+    def _at_url(self) -> tuple[dict[str, Any], Search, Explain]:
+        """The facts of the server's index, and what searches and explains there."""
         from rails_ray.serving import client
 
-        return client.index(self.url)["query"], partial(client.search, self.url), partial(client.explain, self.url)
+        return client.index(self.url), partial(client.search, self.url), partial(client.explain, self.url)
 
-    def _here(self) -> tuple[dict[str, str], Search, Explain]:
-        """The fields that a version takes, and what searches and explains it in this process."""
+    def _here(self) -> tuple[dict[str, Any], Search, Explain]:
+        """The facts of a version, and what searches and explains it in this process."""
         from rails_ray.serving import local
 
         check_folder(self.ranker)
@@ -171,7 +187,7 @@ class Query(AllowsCode):
         ranker = ranker_of(self.ranker, allowed) if self.ranker.path else None
         with out.status("loading the version"):
             version = local.open(self.storage, self.version, ranker=ranker, allow_code=self.allow_code)
-        return version.facts["query"], version.search, version.explain
+        return version.facts, version.search, version.explain
 
     def queries(self, kinds: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
         """The queries, each with the name to show for it.

@@ -95,10 +95,10 @@ def answers(names: Sequence[str], cut: SearchResponse, best: SearchResponse, tit
     table.add_column("kept", justify="right")
     table.add_column("threshold", justify="right", style="dim")
     for name, kept, found in zip(names, cut.results, best.results, strict=True):
-        pairs = zip(found.titles or found.items, found.scores, strict=True)
+        rows = zip(found.items, found.titles or found.items, found.scores, strict=True)
         cells = [
-            Text(f"{item} {score:.2f}", style="" if number < kept.num_kept else "dim")
-            for number, (item, score) in enumerate(pairs)
+            Text(f"{title or item} {score:.2f}", style="" if number < kept.num_kept else "dim")
+            for number, (item, title, score) in enumerate(rows)
         ]
         between = Text("\n" if found.titles else "  ")
         threshold = "" if kept.threshold is None else f"{kept.threshold:.2f}"

@@ -18,7 +18,8 @@ class CutoffSupport:
     distribution_of: gives the distribution of a relevant item's score that the loss implies, from the background of
         any item's scores; if tau_q is not trained, one that orders scores alike.
     has_trained_temperature: whether tau_q means something, so that a cut-off by mass can be offered.
-    has_bounded_scores: whether scores are in [-1, 1], as distributions of scores need.
+    has_bounded_scores: whether scores are in [-1, 1], as distributions of scores need; of items without a direction,
+        just below -1.
     least_score: the least score of an item that answers a query at all; None where any score may.
     width: width of the vectors whose cosines make the scores; None if scores are no cosines.
     """

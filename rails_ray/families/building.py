@@ -49,7 +49,8 @@ def build_version(
         ids: integers or strings, all different; by default the numbers of the rows.
         titles: shown with answers.
         zero_vectors: what becomes of vectors of zeros, as in `DataConfig`.
-        query_encoder: folder of the model that makes vectors of texts as queries; None for none.
+        query_encoder: the model that makes vectors of texts as queries, its folder or its name in the local cache of
+            Hugging Face; None for none.
 
     Raises:
         UnsupportedError: if there is such a model, and sentence-transformers is not installed.

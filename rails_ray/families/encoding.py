@@ -31,7 +31,7 @@ from rails_ray.families import config, indexing
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, training_queries, with_data
 from rails_ray.families.encoding_work import EncodingWork, digest_of_weights
-from rails_ray.families.items import Fitting, NewCodes
+from rails_ray.families.items import Fitting, NewCodes, check_codes
 from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.registry import served_family
 from rails_ray.storage import manifest, parts, runs
@@ -168,11 +168,8 @@ def encode(
             f"each of the {num_shards} shards by hash must have an item of the {scanned.num_items}, got none for shard "
             f"{int(sizes.argmin())}: take fewer shards, or shard by position"
         )
-    if scanned.num_zero and not own.stores_directions:
-        raise ValueError(
-            f"codes must stand for directions, got {scanned.num_zero:,} items with a vector of zeros: leave them out, "
-            "or keep vectors too with --keep-vectors"
-        )
+    if not own.stores_directions:
+        check_codes(scanned.num_zero)
     indexing.check(own, scanned.num_items)
     if own.keeps_texts and not corpus.has_texts:
         raise ValueError(

@@ -78,6 +78,22 @@ class ItemEncoder(Protocol):
         """
 
 
+def check_codes(num_zero: int) -> None:
+    """Check that codes without vectors stand for directions.
+
+    Args:
+        num_zero: items that have none.
+
+    Raises:
+        ValueError: if there are some.
+    """
+    if num_zero:
+        raise ValueError(
+            f"codes must stand for directions, got {num_zero:,} items with a vector of zeros: leave them out, or keep "
+            "vectors too with --keep-vectors"
+        )
+
+
 def sampled(source: ItemSource, files: Sequence[FileRows], encode: ItemEncoder, most: int) -> list[AnyItems]:
     """The states of at most `most` items, in blocks from all over the corpus."""
     return [
@@ -98,9 +114,16 @@ def _places(num_items: int, most: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class ByModel:
-    """The contract of `ItemEncoder`: a model computes the states from the items' inputs."""
+    """The contract of `ItemEncoder`: a model computes the states from the items' inputs.
+
+    check: called with ids and features before items are encoded; raises if they cannot be.
+    """
 
     model: Model
+    check: Callable[[Sequence[Any], Any], None] | None = None
 
     def __call__(self, item_ids: Sequence[Any], inputs: Any) -> AnyItems:
-        return encode_items(self.model, self.model.item_features(inputs))
+        features = self.model.item_features(inputs)
+        if self.check is not None:
+            self.check(item_ids, features)
+        return encode_items(self.model, features)

@@ -15,7 +15,7 @@ def query_encoder_file(folder: str, width: int | None) -> bytes:
     """Check a model of texts, and describe it by its place, its digest and its prompt for queries.
 
     Args:
-        folder: of a model of sentence-transformers.
+        folder: of a model of sentence-transformers, or the name of one in the local cache of Hugging Face.
         width: numbers of a query; None if queries are no vectors.
 
     Raises:

@@ -40,6 +40,10 @@ class Model(Protocol):
     def representation_width(self) -> int | None:
         """D of the representations that `query_state` takes; None if it takes none."""
 
+    @property
+    def finds_zeros_last(self) -> bool:
+        """Return whether items whose components are all zeros come last in every list, as their scores are cosines."""
+
     def query_features(self, inputs: Any) -> Any:
         """Return what `encode_queries` reads, from inputs of the form that the model reads."""
 

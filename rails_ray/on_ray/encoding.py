@@ -67,7 +67,8 @@ def encode(
         new_codes: how to choose buckets for items without SOLAR codes: the least loaded of a few hashed buckets, or the
             buckets `predicted` for the item's text, so that queries find it before the next training.
         min_chunks: fewest trained chunks of SOLAR to accept; by default all.
-        query_encoder: where queries are vectors, the folder of a sentence-transformers model that makes them of texts.
+        query_encoder: where queries are vectors, the sentence-transformers model that makes them of texts: its folder,
+            or its name in the local cache of Hugging Face.
         allow_code: as in `local.open`.
         on_progress: called a few times a second.
 

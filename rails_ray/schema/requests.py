@@ -51,7 +51,9 @@ class CutoffInput(Strict):
         None, description="Keep each item that holds at least this share of the softmax over all items."
     )
     score: Annotated[Finite, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)] | None = Field(
-        None, description="Keep what scores at least so much: in [-1, 1], unless an index has other scores."
+        None,
+        description="Keep what scores at least so much: in [-1, 1], unless an index has other scores. "
+        "-1 keeps all items but those whose vectors are all zeros.",
     )
     top_k: Count | None = None
     min_items: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] = Field(

@@ -58,7 +58,8 @@ class BudgetResult(Response):
 
 class QueryResult(Response):
     """
-    items, scores: the items and their scores, best first.
+    items, scores: the items and their scores, best first. A cosine is in [-1, 1]; an item whose vector is all zeros has
+        none, comes last, and has a score just below -1.
     titles: titles of the items; null if the index has none.
     threshold: lowest score to keep, apart from min_items; null if the cut-off is a number of items.
     num_kept: items that the cut-off keeps: all of them, but of a request that named k and no cut-off, which lists its
@@ -123,7 +124,8 @@ class SearchResponse(Response):
 
 
 class ExplainedItem(Response):
-    """score = sum of gates * cosines; both `[P_Q][P_X]`; gates are at least 0 and sum to 1."""
+    """score = sum of gates * cosines; both `[P_Q][P_X]`; gates are at least 0 and sum to 1. The score of
+    an item whose vector is all zeros is just below -1."""
 
     item: IdField
     title: str | None

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.queries import UnknownQueryError
 from rails_ray.errors import UnsupportedError
+from rails_ray.families.building import RUN
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
@@ -44,6 +45,7 @@ class QueryEncoder:
         self.model = version.model
         self.reader = FORMS[self.model.form].reader(self.model, version.file)
         self.texts = version.query_encoder
+        self.run = version.described.run
         self.supports = version.family.supports(self.model)
         self.device = device
         self.model.to(self.device)
@@ -88,10 +90,14 @@ class QueryEncoder:
         """The queries, texts as vectors if the version has a model that reads them.
 
         Raises:
-            ValueError: if there is nothing to read in a text.
+            ValueError: if there is nothing to read in a text, or queries are vectors and no model reads texts.
         """
         found = list(queries)
         texts = {number: query["text"] for number, query in enumerate(found) if query.get("text") is not None}
+        if texts and self.texts is None and REPRESENTATION in FORMS[self.model.form].fields:
+            raise ValueError(
+                f"queries[{min(texts)}] must be given by {REPRESENTATION} for this index, got text: {self._for_texts}"
+            )
         if self.texts is None or not texts:
             return found
         for number, text in texts.items():
@@ -100,6 +106,13 @@ class QueryEncoder:
         for number, vector in zip(texts, vectors, strict=True):
             found[number] = {**found[number], "text": None, REPRESENTATION: vector}
         return found
+
+    @property
+    def _for_texts(self) -> str:
+        """Say how a version of vectors that reads texts is made."""
+        of_run = f"rails-ray encode --run {self.run} --query-encoder MODEL"
+        make = "local.build(vectors, query_encoder=MODEL)" if self.run == RUN else of_run
+        return f"make a version that reads texts by `{make}`, where MODEL has made the items' vectors"
 
     def unknown(self, queries: Sequence[dict[str, Any]]) -> set[int]:
         """The numbers of the queries of which the model knows nothing; raises what `encode` does of all others."""
@@ -124,7 +137,8 @@ class QueryEncoder:
             read_texts = self.texts.item_features if are_items else self.texts.query_features
             return read_texts(texts).tensor.numpy()
         if self.model.representation_width is None:
-            raise UnsupportedError("the version's model must make one vector of a query, got one that does not")
+            how = f": {self._for_texts}" if REPRESENTATION in FORMS[self.model.form].fields else ""
+            raise UnsupportedError(f"the version's model must make one vector of a query, got one that does not{how}")
         read, _ = _read(self.model, self.reader, [{"text": text} for text in texts])
         features_of = self.model.item_features if are_items else self.model.query_features
         with torch.no_grad():
@@ -176,10 +190,7 @@ def _read(
         where = f"queries[{number}]"
         field = next(name for name in QUERY_FIELDS if query.get(name) is not None)
         if field not in takes:
-            message = f"{where} must be given by {' or '.join(takes)} for this index, got {field}"
-            if field == "text" and REPRESENTATION in own:
-                message += ": encode a version with --query-encoder, the model that made the items' vectors"
-            raise ValueError(message)
+            raise ValueError(f"{where} must be given by {' or '.join(takes)} for this index, got {field}")
         if field in own:
             read[number] = reader.read(query, where)
         else:

@@ -10,6 +10,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 TENSORS = {"arrow.fixed_shape_tensor", "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"}
 RAGGED_TENSOR = "ray.data.arrow_variable_shaped_tensor"
@@ -42,7 +43,9 @@ def plain(values: pa.Array, metadata: Metadata = None) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return plain(values.dictionary_decode())
     if pa.types.is_run_end_encoded(kind):
-        return plain(pc.run_end_decode(values))
+        first, num = values.find_physical_offset(), values.find_physical_length()
+        held = plain(values.values.slice(first, num))  # `run_end_decode` knows no dictionaries and views
+        return held.take(pa.array(np.repeat(np.arange(num), _run_lengths(values)[first : first + num])))
     if pa.types.is_string_view(kind):
         return values.cast(pa.large_string())
     if pa.types.is_binary_view(kind):
@@ -60,27 +63,54 @@ def size_bytes(values: pa.Array) -> int:
     Raises:
         BadValueError: if that is not known without making it so.
     """
+    return int(_sizes(values).sum())
+
+
+def _sizes(values: pa.Array) -> NDArray[np.int64]:
+    """The size of each value, and of where it ends if values differ in length. Raises what `size_bytes` does."""
     kind = values.type
     if isinstance(kind, pa.BaseExtensionType):
-        return size_bytes(values.storage)
-    if pa.types.is_dictionary(kind) and _has_bytes(kind.value_type):
-        lengths = pc.binary_length(values.dictionary).take(values.indices)
-        return int(pc.sum(lengths).as_py() or 0) + 8 * len(values)
-    if pa.types.is_dictionary(kind) and pa.types.is_primitive(kind.value_type):
-        return int(len(values) * kind.value_type.bit_width // 8)
+        return _sizes(values.storage)
+    if pa.types.is_dictionary(kind):
+        indices = values.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return _sizes(values.dictionary)[indices] if len(values.dictionary) else np.ones(len(values), np.int64)
+    if pa.types.is_run_end_encoded(kind):
+        return np.repeat(_sizes(values.values), _run_lengths(values))
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         views = np.frombuffer(values.buffers()[1], np.int32)[4 * values.offset : 4 * (values.offset + len(values)) : 4]
-        return int(views.astype(np.int64).sum()) + 8 * len(values)
-    if is_list(kind):
-        return size_bytes(values.flatten()) + 8 * len(values)
-    if (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) and pa.types.is_primitive(kind.value_type):
-        lengths = pc.list_value_length(values)
-        return int(pc.sum(lengths).as_py() or 0) * max(1, int(kind.value_type.bit_width) // 8) + 8 * len(values)
-    if _has_bytes(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
-        return max(int(values.nbytes), len(values))
-    if pa.types.is_fixed_size_binary(kind):
-        return max(int(values.nbytes), len(values))
+        return views.astype(np.int64) + 8
+    if _has_bytes(kind):
+        return _whole(pc.binary_length(values)) + 8
+    if is_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        lengths = _whole(pc.list_value_length(values))
+        if pa.types.is_primitive(kind.value_type):
+            return lengths * _width(kind.value_type) + 8
+        if is_list(kind):
+            ends = np.cumsum(lengths)
+            before: NDArray[np.int64] = np.concatenate([[0], np.cumsum(_sizes(values.flatten()))])
+            found: NDArray[np.int64] = before[ends] - before[ends - lengths] + 8
+            return found
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
+        return np.full(len(values), _width(kind))
+    if pa.types.is_null(kind):
+        return np.ones(len(values), np.int64)
     raise BadValueError("be of strings, numbers or lists of them", str(kind))
+
+
+def _run_lengths(values: pa.Array) -> NDArray[np.int64]:
+    """How many values of an array, which may be a slice, each run has."""
+    ends: NDArray[np.int64] = values.run_ends.to_numpy().astype(np.int64)
+    return np.diff(ends.clip(values.offset, values.offset + len(values)), prepend=values.offset)
+
+
+def _whole(lengths: pa.Array) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of a value, at least one."""
+    return max(1, int(kind.bit_width) // 8)
 
 
 def _has_bytes(kind: pa.DataType) -> bool:

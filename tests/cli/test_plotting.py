@@ -12,6 +12,7 @@ from rails_ray.cli.main import main
 from rails_ray.cutoffs.measuring import Measured
 from rails_ray.schema.responses import ExplainedItem, ExplainResponse
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ListLengths
+from support.examples import write_text_data
 from support.responses import search_response
 
 MEASURED = Measured(0.9, None, 0.91, 0.9, 0.92, 0.88, 0.94, 50)
@@ -98,6 +99,21 @@ def test_an_explanation_is_drawn(shape: tuple[int, int], num_items: int, drawn: 
         assert np.asarray(shown) == pytest.approx(added.ravel() if min(shape) == 1 else added)
         assert len(axes.texts) == (added.size if 1 < min(shape) < 16 else 0)
     assert (tmp_path / "why.png").exists()
+
+
+def test_the_words_of_a_query_stand_at_their_bars(drawn: list[Figure], tmp_path: Path) -> None:
+    texts = write_text_data(tmp_path / "texts")
+    storage = ["--storage", str(tmp_path / "storage")]
+    assert main(["encode", "--recipe", "baseline-bm25", "--folder", str(texts), "--version", "v", *storage]) == 0
+    assert main(["publish", "--version", "v", *storage]) == 0
+    asked = ["query", "Hat, a red hat $5", "--local", *storage]
+    assert main([*asked, "--plot-explanation", str(tmp_path / "why.png")]) == 0
+    axes = drawn[0].axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["hat", "a", "red", "5"]
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths[0] > 0 < widths[2]
+    assert widths[1] == widths[3] == 0
+    assert axes.get_ylabel() == "word"
 
 
 def test_the_command_draws_both(drawn: list[Figure], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from rails_ray.cutoffs.measuring import LEVELS, Measured
 from rails_ray.cutoffs.temperatures import Factor, Factors
 from rails_ray.training.evaluation.calibrating import ShareKept
 from support.clocks import clock_of
+from support.responses import search_response
 
 
 def progress_to(text: StringIO, is_terminal: bool) -> Progress:
@@ -98,3 +99,10 @@ def test_what_shares_keep_stands_beside_the_factor() -> None:
     assert "mass over held_out 1, as trained 0.4900 0.7900 0.8900 0.9400 0.9800" in lines
     assert "mass over held_out 2.46 +- 0.06 0.4900 0.7900 0.8900 0.9400 0.9800" in lines
     assert "nucleus 1.98 +- 0.03 0.4900 0.7900 0.8900 0.9400 0.9800" in lines
+
+
+def test_an_item_without_a_title_is_shown_by_its_id() -> None:
+    text, answer = StringIO(), search_response(items=[7, 8], titles=["a hat", ""], scores=[0.5, 0.25], num_kept=2)
+    Console(file=text, width=80).print(rendering.answers(["hat"], answer, answer, "v"))
+    assert "a hat 0.50" in text.getvalue()
+    assert " 8 0.25" in text.getvalue()

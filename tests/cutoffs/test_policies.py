@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from rails_ray.cutoffs.policies import (
 )
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.losses.exp_nce import exp_logit
+from rails_ray.search.zeros import NO_COSINE
 
 SCORES = np.array([[0.9, 0.8, 0.1], [0.3, 0.2, 0.1]])
 TEMPERATURE = np.array([0.1, 0.5])
@@ -205,6 +207,17 @@ def test_a_list_that_ends_above_the_threshold_is_truncated() -> None:
 def test_out_of_range(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "policy", [ScoreCutoff(-1.0), MassCutoff(1 - 1e-12, BETA), CoverageCutoff(0.99, calibration())], ids=str
+)
+def test_an_item_without_a_direction_is_kept_only_for_min_items(policy) -> None:
+    scores = np.array([[0.9, -1.0, NO_COSINE], [0.8, NO_COSINE, NO_COSINE]], dtype=np.float32)
+    done = cut(scores, TEMPERATURE, policy, NO)
+    assert (done.num_kept <= [2, 1]).all()
+    assert (done.threshold > NO_COSINE).all()
+    assert cut(scores, TEMPERATURE, replace(policy, min_items=3), NO).num_kept.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("score", [1.7, -2.5, np.nan])

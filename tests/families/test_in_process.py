@@ -1,9 +1,12 @@
 """Encoding in one process, without a cluster: the bytes of any cutting, resumed, and what cannot be done."""
 
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -126,6 +129,23 @@ def test_vectors_of_zeros_are_refused_or_found_last(
         assert result.scores[-2:] == pytest.approx([-1.0, -1.0])
 
 
+def test_a_command_says_each_note_once(vectors: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    items = pq.read_table(vectors / "items.parquet").append_column("price", pa.array([1.0] * 60))
+    pq.write_table(items, vectors / "items.parquet")
+    for storage in ("a", "b"):  # and again by the next command
+        caplog.clear()
+        assert encode_vectors(tmp_path / storage, vectors, "--zero-vectors", "keep") == 0
+        assert caplog.messages.count("items: price is not stored") == 1
+
+
+def test_the_next_command_can_be_copied(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "of mine #1"
+    assert encode_vectors(root, vectors, "--zero-vectors", "keep") == 0
+    words = shlex.split(capsys.readouterr().out.partition("next: rails-ray ")[2])
+    assert words == ["publish", "--version", "v", "--storage", str(root / "storage")]
+    assert main(words) == 0
+
+
 def test_codes_cannot_stand_for_zeros(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--zero-vectors", "keep", "--codes", "7x4"]
     assert encode_vectors(tmp_path, vectors, *options) == 2
@@ -146,6 +166,38 @@ def test_a_version_reads_texts_by_the_model_that_it_was_encoded_with(tmp_path: P
     assert main(["publish", "--version", "v", "--storage", str(tmp_path / "storage")]) == 0
     found = local.open(str(tmp_path / "storage")).search(texts, k=1).results
     assert [own.items for own in found] == [[text] for text in texts]
+
+
+@pytest.mark.long
+def test_the_commands_that_sentences_name_lead_from_a_file_to_an_answer_to_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    model = save_sentence_transformer(tmp_path / "model", ["red", "blue", "hat"])
+    texts = ["red hat", "blue", "hat"]
+    np.save(tmp_path / "v.npy", model.encode_document(texts))
+    storage = ["--storage", str(tmp_path / "storage")]
+
+    def command(*words: str, code: int = 0) -> str:
+        assert main(list(words)) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    folder = str(tmp_path / "my data")
+    named = command("index", "import", str(tmp_path / "v.npy"), "--folder", folder).partition("next: rails-ray ")[2]
+    words = shlex.split(named)
+    assert words == ["encode", "--recipe", "vector-cosine", "--folder", folder]
+    command(*words, "--version", "plain", *storage)
+    command("publish", "--version", "plain", *storage)
+    refused = command("query", "--local", "blue", *storage, code=2)
+    [named] = re.findall("`rails-ray (.*)`", refused)
+    words = [str(tmp_path / "model") if word == "MODEL" else word for word in named.split()]
+    assert words == ["encode", "--run", "plain", "--query-encoder", str(tmp_path / "model")]
+    command(*words, "--version", "for-texts", *storage)
+    command("publish", "--version", "for-texts", *storage)
+    assert "blue" in command("query", "--local", "blue", *storage)
+    found = local.open(storage[1]).search(texts, k=1).results
+    assert [own.items for own in found] == [[0], [1], [2]]
 
 
 def test_a_recipe_that_trains_is_refused(root: Path, tmp_path: Path) -> None:

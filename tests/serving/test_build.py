@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rails_ray import local
-from rails_ray.errors import ConflictError
+from rails_ray.errors import ConflictError, UnsupportedError
 from rails_ray.families import building
 from rails_ray.storage import parts
 from rails_ray.storage.filesystem import Storage
@@ -163,7 +163,11 @@ def test_without_an_encoder_the_refusal_names_the_option() -> None:
     assert plain.facts["query"] == {"embedding": "list<float>"}
     with pytest.raises(
         ValueError,
-        match=r"^queries\[0\] must be given by embedding for this index, got text: encode a version with "
-        r"--query-encoder, the model that made the items' vectors$",
+        match=r"^queries\[1\] must be given by embedding for this index, got text: make a version that reads texts by "
+        r"`local\.build\(vectors, query_encoder=MODEL\)`, where MODEL has made the items' vectors$",
     ):
-        plain.search(["red car"])
+        plain.search([[1.0, 0.0, 0.0], "red car"])
+    with pytest.raises(
+        UnsupportedError, match=r"must make one vector of a query, got one that does not: make a version"
+    ):
+        plain.embed(["red car"])

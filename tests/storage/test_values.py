@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.storage.plain_values import BadValueError
+from rails_ray.storage.plain_values import BadValueError, size_bytes
 from rails_ray.storage.values import (
     FLOATS,
     ID,
@@ -46,6 +46,15 @@ def dictionary(make: Make) -> Make:
     return lambda values: make(values).dictionary_encode()
 
 
+def runs(make: Make) -> Make:
+    return lambda values: pa.compute.run_end_encode(make(values))
+
+
+def in_runs(values: pa.Array) -> pa.Array:
+    """An array of runs of one value each, which any type may have."""
+    return pa.RunEndEncodedArray.from_arrays(pa.array(range(1, len(values) + 1), pa.int64()), values)
+
+
 def sliced(make: Make) -> Make:
     return lambda values: make([values[0] if values else None, *values])[1:]
 
@@ -55,13 +64,18 @@ TEXTS: list[Make] = [
     *map(bytes_of, (pa.binary(), pa.large_binary(), pa.binary_view())),
     dictionary(of_type(pa.string())),
     dictionary(of_type(pa.large_string())),
-    lambda values: pa.compute.run_end_encode(pa.array(values, pa.string())),
+    runs(of_type(pa.string())),
+    runs(bytes_of(pa.large_binary())),
+    lambda values: in_runs(pa.array(values, pa.string()).dictionary_encode()),
+    lambda values: in_runs(pa.array(values, pa.string_view())),
 ]
 INTEGER_MAKES: list[Make] = [
     *map(of_type, (pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.uint32(), pa.int64())),
     *map(of_type, (pa.float16(), pa.float32(), pa.float64())),
     *map(decimals, (pa.decimal128(5, 0), pa.decimal128(38, 0), pa.decimal128(20, 4), pa.decimal256(60, 0))),
     dictionary(of_type(pa.int32())),
+    runs(of_type(pa.uint16())),
+    runs(of_type(pa.float64())),
 ]
 FLOAT_MAKES: list[Make] = [*map(of_type, (pa.float16(), pa.float32(), pa.float64(), pa.int16(), pa.uint64()))]
 
@@ -73,6 +87,7 @@ def test_texts_of_any_type(values: list[str | None], make: Make, is_sliced: bool
         found = kind.read(array)
         assert found.type == pa.large_string()
         assert found.to_pylist() == values
+    assert size_bytes(array) >= sum(len((value or "").encode()) for value in values)
 
 
 @given(st.lists(st.none() | st.integers(0, 120)), st.sampled_from(INTEGER_MAKES), st.booleans())
@@ -88,6 +103,8 @@ def test_integers_of_any_type(values: list[int | None], make: Make, is_sliced: b
 def lists_of(values: list[list[float]], make: Make, form: str) -> pa.Array:
     flat, width = make([number for row in values for number in row]), len(values[0])
     starts = np.arange(len(values) + 1) * width
+    if form == "runs":
+        return in_runs(lists_of(values, make, "list"))
     if form == "fixed":
         return pa.FixedSizeListArray.from_arrays(flat, width)
     if form == "view":
@@ -100,7 +117,7 @@ def lists_of(values: list[list[float]], make: Make, form: str) -> pa.Array:
     return kind.from_arrays(pa.array(starts, pa.int32() if form == "list" else pa.int64()), flat)
 
 
-FORMS = st.sampled_from(["list", "large", "fixed", "view", "tensor"])
+FORMS = st.sampled_from(["list", "large", "fixed", "view", "tensor", "runs"])
 
 
 @given(

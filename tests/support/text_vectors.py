@@ -19,6 +19,12 @@ def _of_word(word: str) -> np.ndarray:
     return np.random.default_rng(mmh3.hash(word, signed=False)).standard_normal(WIDTH)
 
 
+def known_words(texts: Sequence[str]) -> np.ndarray:
+    """As `encode`, but zeros for a text without words and for words that it does not know."""
+    known = [[word for word in text.split() if word not in ("unheard", "of")] for text in texts]
+    return np.array([sum((_of_word(word) for word in own), np.zeros(WIDTH)) for own in known])
+
+
 def nothing(texts: Sequence[str]) -> np.ndarray:
     return np.full((len(texts), WIDTH), np.nan)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rails_ray.cli.inspecting import facts, sampling
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.queries import ItemLists, Queries
+from rails_ray.families.config import DataConfig
 from rails_ray.families.recipes import by_name
 from rails_ray.families.training_family import TrainingFamily, training_family
 from rails_ray.modules.encoders.frozen import SentenceTransformerConfig
@@ -85,7 +86,8 @@ def pretrained(folder: str, untrained_family: TrainingFamily, read: DataSet) -> 
         UnsupportedError: if sentence-transformers is not installed.
         ValueError: if the folder has no model of it, or one whose vectors have no cosine.
     """
-    config = by_name("vector-cosine").with_family(encoder=SentenceTransformerConfig(pretrained=folder))
+    config = replace(by_name("vector-cosine"), data=DataConfig(zero_vectors="keep"))
+    config = config.with_family(encoder=SentenceTransformerConfig(pretrained=folder))
     only_test = {split: own if split == "test" else own.head(0) for split, own in read.queries.items()}
     part = sampling.part(replace(read, queries=only_test), MOST_ENCODED, MOST_TRIED)
     found = [_measured(training_family(config), read, part, f"pretrained {folder}")]

@@ -88,7 +88,7 @@ def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
         return found
     relevance, splits = list[pa.Table](), dict[str, str]()
     for path in sorted(qrels, key=_split_of):
-        table = delimited(opened(folder.storage, path), folder.name(path), "\t", has_quotes=False)
+        table = delimited(opened(folder.storage, path), folder.name(path), "\t")
         if len(table.column_names) != 3:
             raise ValueError(
                 f"{folder.name(path)} must have 3 columns, query, item and score, got {table.column_names}"

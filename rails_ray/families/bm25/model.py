@@ -39,6 +39,7 @@ class Bm25Model(nn.Module):
 
     form = "text"
     representation_width = None
+    finds_zeros_last = False
     vector_width = None
 
     def __init__(self, *, k1: float, b: float, max_terms: int, words: Cut = "unicode") -> None:

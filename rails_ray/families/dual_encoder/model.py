@@ -18,8 +18,10 @@ class DualEncoder(nn.Module):
     """Encodes queries and items, and scores queries against items.
 
     Args:
-        finds_zeros_last: whether items whose vectors are all zeros come last in every list. All their components are
-            zeros then, whatever a projection makes of them.
+        finds_zeros_last: whether items without a direction come last in every list: those whose vectors, which the
+            data or a frozen model of texts give, are all zeros. All their components are zeros then, whatever a
+            projection makes of them. An encoder that is trained needs no such choice: the bias of its projection gives
+            an item a direction even where it reads nothing.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class DualEncoder(nn.Module):
         self.query_components = query_components
         self.item_components = item_components
         self.similarity: Any = similarity  # a `Similarity`, likewise
-        self.finds_zeros_last = finds_zeros_last and encoder.form == "vector"
+        self.finds_zeros_last = finds_zeros_last
 
     @property
     def form(self) -> str:

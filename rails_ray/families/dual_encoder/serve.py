@@ -11,9 +11,11 @@ from torch import nn
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
+from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.items import ByModel, ItemEncoder
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.vector_items.items import VectorItems
 from rails_ray.families.vector_items.trained_codes import of_encoder
@@ -28,11 +30,13 @@ from rails_ray.modules.encoders.components import (
     start_as_cosines,
     start_small,
 )
-from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.modules.encoders.frozen import FrozenTextConfig
+from rails_ray.modules.encoders.vectors import VectorRows, VectorsConfig
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.modules.losses.sampled_softmax import scaled_logit
+from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.reranking.surrogate import SurrogateConfig
@@ -68,6 +72,26 @@ class DualEncoderFamily(VectorItems, ServedFamily):
 
     def check_code(self, has_ranker: bool = False) -> None:
         self.own.encoder.check_code(self.allowed)
+
+    @property
+    def finds_zeros_last(self) -> bool:
+        return self.own.encoder.is_frozen and self.config.data.zero_vectors == "keep"
+
+    def encoded_by(self, model: Model) -> ItemEncoder:
+        return ByModel(model, self.check_directions if isinstance(self.own.encoder, FrozenTextConfig) else None)
+
+    def check_directions(self, item_ids: Sequence[Any], features: VectorRows, what: str = "a part's items") -> None:
+        """Check what a frozen model of texts gives of items.
+
+        Args:
+            what: names the items.
+
+        Raises:
+            ValueError: if an item's vector is all zeros, unless such items are kept.
+        """
+        zeros = zero_rows(features.tensor.numpy())
+        if len(zeros) and self.config.data.zero_vectors == "refuse":
+            check_directions(what, len(zeros), len(features), item_ids[int(zeros[0])])
 
     @property
     def surrogate(self) -> SurrogateConfig:
@@ -108,7 +132,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
                 self._query_components(encoded_by),
                 self._item_components(encoded_by),
                 compared_by,
-                finds_zeros_last=self.config.data.zero_vectors == "keep",
+                finds_zeros_last=self.finds_zeros_last,
             )
             _start(built, self.own.encoder.is_frozen)
         # A loss that does not read tau_q leaves its head without a gradient, which data-parallel training refuses.

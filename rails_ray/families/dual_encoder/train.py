@@ -36,6 +36,7 @@ from rails_ray.families.vector_items.quantizer_piece import EarlierEncoder, Quan
 from rails_ray.families.vector_items.storing import PqItems
 from rails_ray.families.vector_items.trained_codes import ENCODER
 from rails_ray.modules.encoders.config import InputFacts
+from rails_ray.modules.encoders.frozen import FrozenTextConfig
 from rails_ray.modules.encoders.histories import HistoryConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
 from rails_ray.modules.losses.glas import CoOccurrence
@@ -336,6 +337,8 @@ class DualEncoderPiece:
         else:
             checkpoints.load_model(model, given.checkpoint)
         item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
+        if isinstance(family.own.encoder, FrozenTextConfig):
+            family.check_directions(read.item_ids, item_features, "items")
 
         def report(progress: Progress) -> dict[str, Any]:
             return family.report(model, partial(encode_items, model, item_features), read).to_dict()

@@ -83,6 +83,7 @@ class Rbe(nn.Module):
 
     form = "scored_text"
     representation_width = None
+    finds_zeros_last = False
     vector_width = None
     support_relevance: Tensor
     combinations: Tensor

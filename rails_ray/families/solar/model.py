@@ -46,6 +46,8 @@ class Solar(nn.Module):
         self.chunks = nn.ModuleDict({f"{number:03d}": chunks[number] for number in sorted(chunks)})
         self.similarity: Any = LookUp(config.num_buckets)
 
+    finds_zeros_last = False
+
     @property
     def form(self) -> str:
         return self.config.input

@@ -70,6 +70,11 @@ class VectorItems(ABC):
     def trained_similarity(self, weights: Iterable[tuple[str, bytes]]) -> MixtureOfLogits | DotProduct:
         """The contract of `ServedFamily`."""
 
+    @property
+    def finds_zeros_last(self) -> bool:
+        """The contract of the family's `Model`."""
+        return False
+
     def encoded_by(self, model: Model) -> ItemEncoder:
         """Make the map from items to their components."""
         return ByModel(model)
@@ -145,7 +150,8 @@ class VectorItems(ABC):
         if not isinstance(self.own.items, PqItems):
             return encode
         stored = quantizers.from_bytes(storage.read(f"{folder}/{quantizers.NAME}"))
-        return quantized.Coded(encode, self.own.items, *stored)
+        needs_directions = self.finds_zeros_last and not self.stores_directions
+        return quantized.Coded(encode, self.own.items, *stored, needs_directions)
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         """All items as the run's model has them, or as the codebooks that the run has trained read them back."""
@@ -231,7 +237,7 @@ class VectorItems(ABC):
         return [*([] if self.own.index_of == "components" else [AVERAGE]), *of_components, *beside]
 
     def zero_rows(self, items: Any) -> Int[Tensor, " Z"]:
-        if self.config.data.zero_vectors != "keep" or items.components is None:
+        if not self.finds_zeros_last or items.components is None:
             return torch.empty(0, dtype=torch.int64)
         return zero_rows(items.components)
 

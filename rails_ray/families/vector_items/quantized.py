@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.data.corpus import ItemSource
-from rails_ray.families.items import ItemEncoder, sampled
+from rails_ray.families.items import ItemEncoder, check_codes, sampled
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules.quantizers.measured import measured
 from rails_ray.modules.quantizers.opq import OpqConfig, fit_opq
@@ -23,6 +23,7 @@ from rails_ray.modules.quantizers.product import ProductQuantizer, pack, residua
 from rails_ray.modules.quantizers.read_back import decoded
 from rails_ray.modules.similarities.states import ItemState, QuantizedItems
 from rails_ray.search.indexes.codes import check_nlist, fit_lists, lists_of
+from rails_ray.search.zeros import zero_rows
 from rails_ray.storage import quantizers
 from rails_ray.storage.parquet_files import FileRows
 
@@ -101,17 +102,21 @@ class Coded:
 
     encode: gives the components.
     centroids: of the lists that items are put in; None for none.
+    needs_directions: whether an item whose components are zeros is refused.
     """
 
     encode: ItemEncoder
     config: PqItems
     quantizer: ProductQuantizer
     centroids: Float[Tensor, "l d"] | None
+    needs_directions: bool = False
 
     def __call__(self, item_ids: Sequence[Any], inputs: Any) -> QuantizedItems:
         state = self.encode(item_ids, inputs)
         assert isinstance(state, ItemState)
         components = state.components.float().cpu()
+        if self.needs_directions:
+            check_codes(len(zero_rows(components)))
         flat = components.flatten(start_dim=1)
         codes = self.quantizer.encode(flat)
         residuals = residual_norms(self.quantizer, flat, codes, state.num_components)

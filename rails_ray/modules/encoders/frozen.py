@@ -1,6 +1,7 @@
 """Texts through a model that was trained elsewhere, as it is: one of sentence-transformers, or any function.
 
-    sentence_transformer   --encoder.pretrained FOLDER     a model that sentence-transformers has saved
+    sentence_transformer   --encoder.pretrained MODEL      a folder that sentence-transformers has saved, or the name of
+                                                           a model in the local cache of Hugging Face
     function               --encoder.function MODULE:NAME  takes a list of texts and returns their vectors [B, D]
 
 A model of sentence-transformers reads queries and items as its users have it: by `encode_query` and `encode_document`,
@@ -95,7 +96,7 @@ class SentenceTransformerConfig(FrozenTextConfig):
     """A model of sentence-transformers.
 
     Args:
-        pretrained: its folder.
+        pretrained: its folder; `for_inputs` also takes the name of a model in the local cache of Hugging Face.
         width: D; 0 for the model's.
         sha256: digest of the folder; empty for the folder's.
         query_prompt: text before each query: `auto` for the model's prompt, a name of another that it has, or a text;
@@ -131,14 +132,13 @@ class SentenceTransformerConfig(FrozenTextConfig):
         return Encoders(_encode(model, "queries", self.query_prompt), _encode(model, "items", self.item_prompt))
 
     def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "SentenceTransformerConfig":
-        """Fill in width, prompts and the folder's digest; the folder becomes absolute, as workers run in others.
+        """Fill in width, prompts, the folder and its digest; the folder becomes absolute, as workers run in others.
 
         Raises:
-            ValueError: if the model has no such prompt or fewer numbers, or if its vectors are to be compared as they
-                are and it compares them otherwise than by their directions.
+            ValueError: if there is no such model, it has no such prompt or fewer numbers, or its vectors are to be
+                compared as they are and it compares them otherwise than by their directions.
         """
-        # An empty name must not become the folder that the process runs in; `digest_of` refuses it.
-        folder = self.pretrained and str(expanded(self.pretrained).resolve())
+        folder = folder_of(self.pretrained)
         known = replace(self, pretrained=folder, sha256=self.sha256 or digest_of(folder))
         model = known._model()
         if facts.is_compared and self.query_prompt is not None:
@@ -385,6 +385,29 @@ def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[
         wrong = texts[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
         raise ValueError(f"the text encoder must return finite numbers, got NaN or infinity for {wrong[:60]!r}")
     return found
+
+
+def folder_of(name: str) -> str:
+    """The folder of a model, absolute. Nothing is fetched.
+
+    Args:
+        name: a folder, or a model that the local cache of Hugging Face holds, as `sentence-transformers/LaBSE`.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    # An empty name must not become the folder that the process runs in.
+    if name and expanded(name).is_dir():
+        return str(expanded(name).resolve())
+    for model in [name] if "/" in name else [name, f"sentence-transformers/{name}"]:
+        try:
+            return str(importlib.import_module("huggingface_hub").snapshot_download(model, local_files_only=True))
+        except (ImportError, OSError, ValueError):
+            continue
+    raise ValueError(
+        "encoder.pretrained must be the folder of a model, or the name of one in the local cache of Hugging Face, got "
+        f"{name!r}"
+    )
 
 
 def digest_of(folder: str) -> str:

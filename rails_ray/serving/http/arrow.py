@@ -5,7 +5,7 @@ other fields of the request are JSON in the schema's metadata, by the name `sear
 of a result, and the rest of the answer is JSON in the metadata, by the name `answer`.
 
 Columns are read by `storage.values`, as tables are. What would be larger than a body may be once it is read is refused:
-dictionaries and views that name few values many times, compressed buffers, values without bytes of their own.
+dictionaries, views and run ends that name few values many times, compressed buffers, values without bytes of their own.
 """
 
 import re
@@ -28,7 +28,9 @@ from rails_ray.storage import plain_values, values
 TYPE = "application/vnd.apache.arrow.stream"
 SEARCH, ANSWER = b"search", b"answer"
 MOST_ROWS = 100_000
-MOST_READ_BYTES = 2 * MAX_BODY_BYTES  # of all columns once dictionaries and views are read; offsets may be wider then
+MOST_READ_BYTES = (
+    2 * MAX_BODY_BYTES
+)  # of all columns once dictionaries, views and run ends are read; offsets may be wider then
 ROWS_OF_A_BATCH = 64  # of an answer
 NO_QUALITY = re.compile(r"q=0(\.0*)?")  # of a header: not this one
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3  # messages, by their numbers in Message.fbs
@@ -101,21 +103,25 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
     read, size = dict[str, list[Any]](), 0
     for field, column in zip(table.schema, table.columns, strict=True):
         kind, found = COLUMNS.get(field.name), list[Any]()
-        if kind is None and not (pa.types.is_boolean(field.type) or _is_plain(field.type)):
+        has_runs = pa.types.is_run_end_encoded(field.type)
+        held = field.type.value_type if has_runs else field.type
+        if kind is None and not (pa.types.is_boolean(held) or _is_plain(held)):
             message = "must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
             raise _unreadable(f"column {shortened(field.name)} {message}, got {shortened(str(field.type))}")
         for chunk in column.chunks:
-            if kind is None:
+            if kind is None and not has_runs:
                 found += map(_plain, chunk.to_pylist())
                 continue
             try:
                 size += plain_values.size_bytes(chunk)
                 if size > MOST_READ_BYTES:
                     raise _unreadable(
-                        f"the body must be of at most {MOST_READ_BYTES} bytes once dictionaries and views are read, "
-                        "got more: split the queries"
+                        f"the body must be of at most {MOST_READ_BYTES} bytes once dictionaries, views and run ends "
+                        "are read, got more: split the queries"
                     )
-                found += _listed(kind.read(chunk, field.metadata))
+                found += (
+                    plain_values.plain(chunk).to_pylist() if kind is None else _listed(kind.read(chunk, field.metadata))
+                )
             except plain_values.BadValueError as error:
                 row = "" if error.row is None else f" in row {len(found) + error.row}"
                 message = f"column {shortened(field.name)} must {error.must}, got {shortened(error.got)}{row}"

@@ -105,7 +105,7 @@ def _rankings(
     """A ranking for each of the exclusions, which add up: an item stays excluded in those that follow."""
     kept: list[dict[str, list[Tensor]]] = [{field.name: [] for field in fields(Ranking)} for _ in exclusions]
     compared: Any = items  # a model that finds zeros last compares components
-    zeros = zero_rows(compared.components) if getattr(model, "finds_zeros_last", False) else None
+    zeros = zero_rows(compared.components) if model.finds_zeros_last else None
     size = min(QUERY_BATCH, max(MOST_SCORES // len(items), 1))
     for first, query in query_batches(model, queries.inputs, size):
         scores: Tensor = model.similarity.scores(query, items)

@@ -125,7 +125,7 @@ def test_an_encoder_needs_texts_and_queries(form: str, tmp_path: Path, capsys: p
 def test_an_encoder_that_is_none_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_text_data(tmp_path / "data")
     assert main(["inspect", str(folder), "--no-timing", "--encoder.pretrained", "nowhere"]) == 2
-    assert "encoder.pretrained must be the folder of a model, got" in capsys.readouterr().err
+    assert "encoder.pretrained must be the folder of a model, or the name of one in" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -175,6 +175,18 @@ def test_beir(tmp_path: Path) -> None:
     assert sources.notes == ["relevance: 1 of 5 pairs left out, as their score is 0 or less"]
 
 
+def test_ids_of_beir_stand_in_quotes_where_its_writer_needs_them(tmp_path: Path) -> None:
+    """As `write_to_tsv` of beir 2.2.0 writes them, lines end in a carriage return too."""
+    ids = ['say "hi"', "d\t4", "plain"]
+    lines(tmp_path / "corpus.jsonl", *({"_id": own, "title": "", "text": own, "metadata": {}} for own in ids))
+    lines(tmp_path / "queries.jsonl", {"_id": 'q"1', "text": "what", "metadata": {}})
+    rows = ["query-id\tcorpus-id\tscore", '"q""1"\t"say ""hi"""\t1', '"q""1"\t"d\t4"\t2', '"q""1"\tplain\t1']
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_bytes("".join(f"{row}\r\n" for row in rows).encode())
+    read = FORMS["text"].read(Sources(str(tmp_path)), [])
+    assert read.item_ids.take(read.queries["test"].relevant.rows) == ids
+
+
 def history_of(folder: Path) -> dict[object, list[object]]:
     read = FORMS["history"].read(Sources(str(folder)))
     users = zip(read.user_ids, read.histories, strict=True)

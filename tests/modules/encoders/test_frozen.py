@@ -199,13 +199,32 @@ def test_a_model_that_compares_otherwise_is_refused(
     assert torch.equal((found @ found.T).argsort(dim=1), expected.argsort(dim=1))
 
 
+def test_a_name_is_looked_up_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "models--sentence-transformers--tiny"
+    (kept / "snapshots" / "abc").mkdir(parents=True)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("abc")
+    for name in ("sentence-transformers/tiny", "tiny"):
+        assert frozen.folder_of(name) == str(kept / "snapshots" / "abc")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    assert frozen.folder_of("tiny") == str(tmp_path / "tiny")  # a folder comes first
+
+
 @pytest.mark.long
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises(ValueError, match=r"encoder\.pretrained must be the folder of a model, got '/nowhere'"):
         SentenceTransformerConfig(pretrained="/nowhere").load()
-    with pytest.raises(ValueError, match=r"encoder\.pretrained must be the folder of a model, got ''"):
-        SentenceTransformerConfig().for_inputs(InputFacts(), "my-texts", OURS_ALONE)  # not the folder it runs in
+    for name in ("", "no-such/model", "a/b/c"):  # an empty one is not the folder it runs in
+        with pytest.raises(
+            ValueError,
+            match=r"^encoder\.pretrained must be the folder of a model, or the name of one in the local cache of "
+            rf"Hugging Face, got '{name}'$",
+        ):
+            SentenceTransformerConfig(pretrained=name).for_inputs(InputFacts(), "my-texts", OURS_ALONE)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"must hold a model of sentence-transformers, got: "):
         SentenceTransformerConfig(pretrained=str(tmp_path)).load()

@@ -110,6 +110,30 @@ def as_others_write(texts: list[str], vector: list[float]) -> Iterator[tuple[pa.
         yield pa.table({"text": ["red"], "exclude": column}), some
 
 
+def with_runs(columns: dict[str, list[Any]]) -> pa.Table:
+    return pa.table({name: pa.compute.run_end_encode(pa.array(values)) for name, values in columns.items()})
+
+
+def test_run_ends_are_read(single: SingleProcessServer, version: LocalVersion) -> None:
+    [vector] = version.engine.embed(["red"]).tolist()
+    columns = {
+        "text": ["red", "red", "green", None, None],
+        "embedding": [None, None, None, vector, vector],
+        "exclude": [["i1", "i3"]] * 2 + [[]] * 3,
+        "exclude_seen": [True, None, None, False, False],
+    }
+    names = list(columns)
+    queries = [
+        {name: own for name, own in zip(names, row, strict=True) if own is not None}
+        for row in zip(*columns.values(), strict=True)
+    ]
+    table = with_runs(columns)
+    assert ask(single, as_stream(table)).json() == in_json(single, queries, **OPTIONS)
+    assert arrow.read_queries(as_stream(table.slice(1, 3)))[0] == queries[1:4]  # in the middle of runs
+    of_words = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int16()), pa.array(["red"]).dictionary_encode())
+    assert arrow.read_queries(as_stream(pa.table({"text": of_words})))[0] == [{"text": "red"}] * 2
+
+
 def test_columns_are_read_as_those_of_tables(single: SingleProcessServer, version: LocalVersion) -> None:
     [vector] = version.engine.embed(["red"]).tolist()
     for table, queries in as_others_write(TEXTS, vector):
@@ -168,6 +192,9 @@ def test_a_long_answer_comes_in_pieces(single: SingleProcessServer, monkeypatch:
 LONG = pa.table({"text": ["a" * 1000] * 10})
 DICTIONARY = pa.table({"text": pa.array(["red" * 20, "red" * 20]).dictionary_encode()})
 NAMED = pa.array(np.zeros(10_000, np.int32))
+RUN_BOMB = pa.table({"text": pa.RunEndEncodedArray.from_arrays(pa.array([10_000], pa.int32()), pa.array(["a" * 9000]))})
+LISTS = pa.array([[9000] * 10_000])
+RUN_OF_LISTS_BOMB = pa.table({"history": pa.RunEndEncodedArray.from_arrays(pa.array([9000], pa.int32()), LISTS)})
 DICTIONARY_BOMB = pa.table({"text": pa.DictionaryArray.from_arrays(NAMED, pa.array(["a" * 9000]))})
 VIEW = pa.array(["a" * 9000], pa.string_view())
 VIEWS = [None, pa.py_buffer(VIEW.buffers()[1].to_pybytes() * 10_000), VIEW.buffers()[2]]
@@ -204,6 +231,8 @@ NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 
         (as_stream(pa.table({"embedding": [["a"]]})), "column 'embedding' must be of type list of floats or list of"),
         (as_stream(DICTIONARY_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries"),
         (as_stream(VIEW_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries"),
+        (as_stream(RUN_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries"),
+        (as_stream(RUN_OF_LISTS_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries"),
         (as_stream(LIST_BOMB), f"the body must be of at most {arrow.MOST_READ_BYTES} bytes once dictionaries"),
         (
             as_stream(pa.table([["a"], ["b"]], ["text", "text"])),
@@ -233,7 +262,11 @@ def test_what_is_refused(single: SingleProcessServer, content: bytes, message: s
 
 def test_no_byte_of_a_body_can_be_wrong_and_do_harm(single: SingleProcessServer) -> None:
     """Each byte of a small body in turn: an answer or a sentence."""
-    content = as_stream(pa.table({"text": ["red"], "exclude": [["i1"]]}))
+    for table in (pa.table({"text": ["red"], "exclude": [["i1"]]}), with_runs({"text": ["red", "red"]})):
+        _check_each_byte(as_stream(table))
+
+
+def _check_each_byte(content: bytes) -> None:
     for place in range(len(content)):
         for wrong in (0xFF, content[place] ^ 0x10):
             changed = content[:place] + bytes([wrong]) + content[place + 1 :]
