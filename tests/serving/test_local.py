@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -266,3 +268,22 @@ def test_the_package_carries_a_version(tmp_path: Path, monkeypatch: pytest.Monke
         local.open("emoji")
     for name in ("../packaged/emoji", "none", "."):
         assert local.place_of(name) == name
+
+
+def test_shards_are_searched_at_once_and_a_failing_one_waits_for_the_others(
+    version: LocalVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, ended = threading.Barrier(3, timeout=30), list[int]()
+
+    def search(number: int, *arguments: object) -> None:
+        together.wait()
+        if number == 0:
+            raise ValueError("no items here")
+        time.sleep(0.05)
+        ended.append(number)
+
+    for number, shard in enumerate(version.shards):
+        monkeypatch.setattr(shard, "search", partial(search, number))
+    with pytest.raises(ValueError, match="no items here"):
+        version.search(["red"], k=3)
+    assert sorted(ended) == [1, 2]

@@ -1,5 +1,6 @@
 """A server in one process: over real sockets, the answers of the version itself, keys, refusals, an end."""
 
+import asyncio
 import re
 import threading
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.serving.http import single
 from rails_ray.serving.http.single import LOOK_S, SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
@@ -104,3 +108,25 @@ def test_it_ends_and_its_port_is_free(version: LocalVersion) -> None:
     assert not server.is_alive()
     with listening(SingleProcessServer(version), port=port):
         assert httpx.get(f"http://127.0.0.1:{port}/v1/health").status_code == 200
+
+
+def test_only_a_search_whose_like_was_quick_goes_without_a_thread(
+    version: LocalVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, threads = SingleProcessServer(version), list[str]()
+    carry_out = version.carry_out
+
+    def noting(rounds: Any) -> Any:
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return carry_out(rounds)
+
+    monkeypatch.setattr(version, "carry_out", noting)
+    one, two = SearchRequest(queries=[QueryInput(text="red")]), SearchRequest(queries=2 * [QueryInput(text="red")])
+
+    async def ask() -> None:
+        for limit_s, request in ((10.0, one), (10.0, one), (10.0, two), (0.0, one), (10.0, one)):
+            monkeypatch.setattr(single, "QUICK_S", limit_s)
+            await server.traffic.search(request)
+
+    asyncio.run(ask())
+    assert threads == ["search", "MainThread", "search", "search", "MainThread"]
