@@ -38,7 +38,7 @@ import tyro
 from rich.console import Console
 
 from jobs.benches.peers_in_process import IN_PROCESS, InProcess
-from jobs.benches.peers_processes import child, last_line, running, wait
+from jobs.benches.peers_processes import child, last_line, running, wait, without_folders
 from jobs.benches.peers_served import served
 from jobs.benches.peers_servers import SERVERS, Server
 from jobs.benches.peers_setting import K, Kind, Setting, prepare
@@ -142,8 +142,8 @@ def measured(peer: str, setting: Setting) -> dict[str, Any]:
         wait(child("build", peer, setting), setting)
         built_s = time.perf_counter() - started
         facts = in_process(peer, setting) if peer in IN_PROCESS else served(SERVERS[peer], setting)
-    except (OSError, RuntimeError, ValueError) as error:
-        return {"failed": str(error)}
+    except Exception as error:
+        return {"failed": without_folders(f"{type(error).__name__}: {error}")}
     finally:
         shutil.rmtree(setting.store)
     first_s = built_s + facts["open_s"]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from signal import SIGTERM, Signals
 from typing import TypeVar
 
@@ -80,9 +80,14 @@ def check(own: subprocess.Popen[str], setting: Setting) -> None:
 
 
 def last_line(setting: Setting) -> str:
-    """The last line of the setting's log, without the folders of this machine."""
+    """The last line of the setting's log."""
     lines = [line for line in setting.log.read_text().splitlines() if line.strip()]
-    return re.sub(r"/\S*/", "", lines[-1].strip()) if lines else "nothing"
+    return lines[-1].strip() if lines else "nothing"
+
+
+def without_folders(text: str) -> str:
+    """A text without the folders of this machine."""
+    return re.sub(r"/\S*/", "", text)
 
 
 def wait(command: Sequence[str], setting: Setting) -> None:
@@ -122,8 +127,14 @@ def memory_mb(process: psutil.Process) -> dict[str, float]:
     """Resident memory of a process and of all below it, in MB (2**20 bytes).
 
     `rss_mb` counts a page once in each process that has it, `pss_mb` once in all processes of the machine.
+
+    Raises:
+        psutil.NoSuchProcess: if the process itself has ended.
     """
-    known = [own.memory_full_info() for own in (process, *process.children(recursive=True))]
+    known = [process.memory_full_info()]
+    for own in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended since it was listed
+            known.append(own.memory_full_info())
     return {
         "rss_mb": round(sum(own.rss for own in known) / 2**20, 1),
         "pss_mb": round(sum(own.pss for own in known) / 2**20, 1),
@@ -132,5 +143,8 @@ def memory_mb(process: psutil.Process) -> dict[str, float]:
 
 def cpu_s() -> float:
     """Seconds of CPU time of this process and of those below it that are still there."""
-    below = [own.cpu_times() for own in psutil.Process().children(recursive=True)]
-    return time.process_time() + sum(own.user + own.system for own in below)
+    seconds = time.process_time()
+    for own in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            seconds += sum(own.cpu_times()[:2])
+    return seconds

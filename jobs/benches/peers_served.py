@@ -26,7 +26,7 @@ def served(server: Server, setting: Setting) -> dict[str, Any]:
         own = Served(server, setting, runner, process)
         own.start()
         open_s = round(time.perf_counter() - started, 2)
-        return {"open_s": open_s, **judged(setting, own.alone), **memory_mb(own.process), **own.loads()}
+        return {"open_s": open_s, **judged(setting, own.alone), **own.memory(), **own.loads()}
 
 
 class Served:
@@ -61,6 +61,17 @@ class Served:
         requests = self._requests(1, num_queries)
         took, answers = self._run(one_by_one(self._connect, requests, self._setting.most_s))
         return percentiles(took), [self._server.rows(answer)[0] for answer in answers]
+
+    def memory(self) -> dict[str, float]:
+        """Memory of the server while a client that has searched is connected."""
+        return self._run(self._memory())
+
+    async def _memory(self) -> dict[str, float]:
+        connection = await self._connect()
+        await connection.ask(self._requests(1, 1)[0])
+        found = memory_mb(self.process)
+        await connection.close()
+        return found
 
     def loads(self) -> dict[str, float]:
         """Queries a second of each load, and the share of a core that its clients take."""

@@ -1,17 +1,20 @@
 """The bench of peers: what it measures where little is installed, how it judges answers, and what it refuses."""
 
 import asyncio
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from jobs.benches import peers, peers_setting
 from jobs.benches.peers import Arguments
 from jobs.benches.peers_load import HttpConnection, loaded, one_by_one, post
+from jobs.benches.peers_processes import memory_mb
 from jobs.benches.peers_servers import Postgres
 from jobs.benches.peers_setting import K, Setting, best_rows, judged, prepare, unit
 
@@ -131,9 +134,20 @@ def test_a_process_that_fails_becomes_a_row_that_says_why(tmp_path: Path) -> Non
     setting = setting_at(tmp_path)
     failed = peers.measured("faiss", setting)  # there are no vectors
     assert list(failed) == ["failed"]
-    assert failed["failed"].startswith("a peer's process must not fail, got exit code 1: FileNotFoundError: ")
+    assert failed["failed"].startswith(
+        "RuntimeError: a peer's process must not fail, got exit code 1: FileNotFoundError: "
+    )
     assert str(tmp_path) not in failed["failed"]
     assert not setting.store.exists()
+
+
+def test_a_child_that_ended_since_it_was_listed_has_no_memory() -> None:
+    started = subprocess.Popen(["sleep", "60"])
+    ended, own = psutil.Process(started.pid), psutil.Process()
+    started.kill()
+    started.wait()
+    tree: Any = SimpleNamespace(memory_full_info=own.memory_full_info, children=lambda recursive: [ended])
+    assert memory_mb(tree)["rss_mb"] == pytest.approx(own.memory_info().rss / 2**20, rel=0.2)
 
 
 async def answering(status: str) -> asyncio.Server:
