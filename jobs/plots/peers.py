@@ -37,7 +37,7 @@ def main() -> None:
         latency(latencies, own)
         latencies.set_title(f"{size:,} vectors")
         throughput(loads, own)
-    axes[0][0].legend(fontsize=7, ncols=2)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=7, ncols=3 * len(sizes), loc="outside lower center")
     environment = [row for row in recorded("peers") if row.get("kind") == "environment"][-1]
     figure.suptitle(f"Ten best of vectors; {environment['cores']} cores of {environment['processor']}", fontsize=10)
     save(figure, "peers")
@@ -51,7 +51,10 @@ def latest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def latency(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Lower right is better. A line is a graph, a point of it an ef_search; a star is an exact search."""
+    """Lower right is better. A line is a graph, a point of it an ef_search; a star is an exact search.
+
+    Its star is open if it is searched in process.
+    """
     for peer in COLOURS:
         own = [row for row in rows if row["peer"] == peer]
         rungs = {rung["ef_search"]: list[dict[str, Any]]() for row in own for rung in row["ladder"]}
@@ -64,7 +67,14 @@ def latency(axis: Axes, rows: list[dict[str, Any]]) -> None:
         axis.plot(recalls, [median(rung["p50_ms"] for rung in of_beam) for of_beam in points], marker=".", **style)
         exact = [row["p50_ms"] for row in own if row["kind"] == "exact"]
         if exact:
-            axis.plot(1.0, median(exact), marker="*", markersize=9, **style)
+            axis.plot(
+                1.0,
+                median(exact),
+                marker="*",
+                markersize=9,
+                fillstyle="none" if peer in IN_PROCESS else "full",
+                **style,
+            )
         if own:
             axis.plot([], [], label=f"{peer}{' (in process)' if peer in IN_PROCESS else ''}", **style)
     axis.set(xlabel="recall@10", ylabel="ms of a query, median", yscale="log")
@@ -78,7 +88,7 @@ def throughput(axis: Axes, rows: list[dict[str, Any]]) -> None:
         own = [row["queries_per_s_32"] for row in rows if (row["peer"], row["kind"]) == (peer, kind)]
         if own:
             axis.bar(f"{peer}\n{kind}", median(own), color=COLOURS[peer], hatch=HATCHES[kind], alpha=0.8)
-    axis.set(ylabel="queries/s of 32 clients", yscale="log")
+    axis.set(ylabel="queries/s of 32 clients")
     axis.tick_params(axis="x", labelsize=7)
     axis.grid(alpha=0.3, axis="y")
 
