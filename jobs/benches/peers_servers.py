@@ -18,7 +18,7 @@ from jobs.benches.peers_load import Connection, HttpConnection, post
 from jobs.benches.peers_processes import free_port, patient, running, user
 from jobs.benches.peers_setting import EF_CONSTRUCTION, K, Kind, M, Setting, Vectors
 
-SINGLE = "--lite"  # the option of `rails-ray serve` for one process without Ray
+SINGLE = "--single"  # the option of `rails-ray serve` for one process without Ray
 COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"  # of Chroma
 MOST_BEAM = 1000  # of pgvector
 
