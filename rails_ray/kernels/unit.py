@@ -15,6 +15,7 @@ from torch import Tensor
 
 LARGE, SMALL = 2.0**40, 2.0**-50  # of the largest number of a vector: squares of others lie within float32
 FACTOR = 2.0**96
+ORDINARY = 2.0**-40, 2.0**40  # lengths of vectors of up to 2^20 numbers, the largest of which is in between
 
 
 def unit(vectors: Float[Tensor, "*N d"], shortest: float = 0.0) -> Float[Tensor, "*N d"]:
@@ -23,12 +24,12 @@ def unit(vectors: Float[Tensor, "*N d"], shortest: float = 0.0) -> Float[Tensor,
     Args:
         shortest: vectors of less length are divided by it, and stay shorter than 1.
     """
-    largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
-    if vectors.is_cpu and largest.numel() and not torch.is_grad_enabled():  # where fewer steps cost less than a look
-        least, most = largest.aminmax()
-        if least >= SMALL and most <= LARGE:
-            lengths = vectors.norm(dim=-1, keepdim=True)
+    if vectors.is_cpu and vectors.numel() and not torch.is_grad_enabled():  # a look costs less than the other steps
+        lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+        least, most = lengths.aminmax()
+        if least >= ORDINARY[0] and most <= ORDINARY[1]:
             return torch.div(vectors, lengths.clamp(min=max(shortest, torch.finfo(vectors.dtype).tiny)))
+    largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
     factor = torch.ones_like(largest)
     factor = factor.masked_fill(largest > LARGE, 1 / FACTOR).masked_fill((largest < SMALL) & (largest > 0), FACTOR)
     scaled = vectors * factor

@@ -159,7 +159,7 @@ class Reranking:
             UnavailableError: if it fails at every query.
         """
         if not self.supports:
-            return [Supported() for _ in queries]
+            return [Supported()] * len(queries)
         texts = [query["text"] for query in queries]
         known = {text: self.kept.get(text) for text in texts}
         request = [text for text, scores in known.items() if scores is None]

@@ -74,7 +74,8 @@ class QueryEncoder:
                 if inputs is None:
                     return None
                 state = self.model.encode_queries(self.model.query_features(inputs).to(self.device))
-                return EncodedQueries(to(state, "cpu"), nobody, self.model.are_known(inputs))
+                state = state if self.device == "cpu" else to(state, "cpu")
+                return EncodedQueries(state, nobody, self.model.are_known(inputs))
             if self.model.representation_width != vectors.shape[1] or np.abs(vectors).max() > LARGEST_NUMBER:
                 return None
             state = self.model.query_state(torch.from_numpy(vectors).to(self.device))

@@ -118,7 +118,9 @@ class DualEncoder(nn.Module):
         self, encode: Callable[[Any], Tensor], features: Any, precision: torch.dtype
     ) -> Float[Tensor, "B D"]:
         weight = next(self.query_components.parameters())
-        with torch.autocast(weight.device.type, precision, enabled=precision != torch.float32):
+        if precision == torch.float32:
+            return encode(features).to(weight.dtype)
+        with torch.autocast(weight.device.type, precision):
             representations = encode(features)
         return representations.to(weight.dtype)
 
