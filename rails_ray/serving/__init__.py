@@ -15,6 +15,7 @@
 | `engine`              | a request -> what is asked of the shards, round by round -> the response |
 | `stages`              | how long each part of that takes                                         |
 | `batching`            | requests that arrive at the same time become one                         |
+| `short_work`          | whether short work is done where it is, or in a thread                   |
 | `instruments`         | the contracts of what collects metrics                                   |
 | `metrics`             | what is counted of the answers                                           |
 | `shadow`              | the recall of live searches                                              |

@@ -5,6 +5,7 @@ import math
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,19 +32,17 @@ from rails_ray.serving.http.origins import checked
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.short_work import ShortWork
 from rails_ray.serving.traffic import Traffic
 
 LOOK_S = 1.0  # between two looks at the file of keys
-QUICK_S = 0.002  # a search that takes no longer is carried out at once: a thread's turn costs as much
-MOST_KINDS = 1000  # of searches, whose time is known
 START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
 
 Value = TypeVar("Value")
 
 
 class SingleProcessServer:
-    """The contract of `Server`: a version in this process, one search at a time, in a thread unless the last of its
-    kind was quick.
+    """The contract of `Server`: a version in this process, one search at a time, in a thread unless it is short.
 
     Args:
         keys_file: file of API keys; None lets everyone in.
@@ -72,8 +71,9 @@ class SingleProcessServer:
         self.allowed_origins = checked(allowed_origins)
         self._clock = clock
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
-        self._thread, self._num_in_turn = ThreadPoolExecutor(1, "search"), 0
-        self._took_s = dict[Any, float]()  # the last search of each kind
+        self._thread = ThreadPoolExecutor(1, "search")
+        # By method, and by the bits of k.
+        self._kinds = defaultdict[tuple[str, int], ShortWork](lambda: ShortWork(threads=self._thread))
         self.instruments = PrometheusMetrics()
         self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction, on_search)
         self.keys_problem: str | None = None
@@ -113,26 +113,14 @@ class SingleProcessServer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, embed)
 
     async def _search(self, request: SearchRequest) -> Answered:
-        rounds, like = self.version.engine.search(request), (request.method, len(request.queries), request.k)
-        if request.budget is None and not self._num_in_turn and self._took_s.get(like, math.inf) <= QUICK_S:
-            return self._carried_out(rounds, like)
-        return await self._in_turn(rounds, like)
+        rounds = self.version.engine.search(request)
+        if self.version.ranker is not None:  # which one search at a time may ask
+            return await self._in_turn(rounds)
+        kind = self._kinds[request.method, (request.k or 0).bit_length()]
+        return await kind.done(partial(self.version.carry_out, rounds), len(request.queries))
 
-    async def _in_turn(self, rounds: Rounds[Value], like: Any = None) -> Value:
-        self._num_in_turn += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._carried_out, rounds, like)
-        finally:
-            self._num_in_turn -= 1
-
-    def _carried_out(self, rounds: Rounds[Value], like: Any) -> Value:
-        began = time.perf_counter()
-        value = self.version.carry_out(rounds)
-        if like is not None:
-            if len(self._took_s) > MOST_KINDS:
-                self._took_s.clear()
-            self._took_s[like] = time.perf_counter() - began
-        return value
+    async def _in_turn(self, rounds: Rounds[Value]) -> Value:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.carry_out, rounds)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import SearchRequest
-from rails_ray.serving.http import single
+from rails_ray.serving import short_work
 from rails_ray.serving.http.single import LOOK_S, SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
@@ -110,7 +110,7 @@ def test_it_ends_and_its_port_is_free(version: LocalVersion) -> None:
         assert httpx.get(f"http://127.0.0.1:{port}/v1/health").status_code == 200
 
 
-def test_only_a_search_whose_like_was_quick_goes_without_a_thread(
+def test_a_short_search_needs_no_thread_once_that_is_known(
     version: LocalVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, threads = SingleProcessServer(version), list[str]()
@@ -121,12 +121,17 @@ def test_only_a_search_whose_like_was_quick_goes_without_a_thread(
         return carry_out(rounds)
 
     monkeypatch.setattr(version, "carry_out", noting)
+    monkeypatch.setattr(short_work, "SHORT_S", 60.0)
     one, two = SearchRequest(queries=[QueryInput(text="red")]), SearchRequest(queries=2 * [QueryInput(text="red")])
 
     async def ask() -> None:
-        for limit_s, request in ((10.0, one), (10.0, one), (10.0, two), (0.0, one), (10.0, one)):
-            monkeypatch.setattr(single, "QUICK_S", limit_s)
+        for request in (one, one, two, two, one.model_copy(update={"method": "average"})):
             await server.traffic.search(request)
+        monkeypatch.setattr(short_work, "SHORT_S", 0.0)
+        await server.traffic.search(one)
+        monkeypatch.setattr(short_work, "SHORT_S", 60.0)
+        monkeypatch.setattr(version, "ranker", object())
+        await server.traffic.search(one)
 
     asyncio.run(ask())
-    assert threads == ["search", "MainThread", "search", "search", "MainThread"]
+    assert threads == ["search", "MainThread", "search", "MainThread", "search", "search", "search"]

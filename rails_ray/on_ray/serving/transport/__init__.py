@@ -9,5 +9,4 @@
 | `listener`   | a replica's own HTTP server                                                     |
 | `replicas`   | the replicas of a shard, as a router asks them directly                         |
 | `shards`     | all shards at once, directly or by handle, and the heavy ranker                 |
-| `short_work` | whether short work is done where it is, or in a thread                          |
 """

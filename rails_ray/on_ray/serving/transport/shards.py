@@ -17,9 +17,9 @@ from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.on_ray.serving.transport.codec import question, reply
 from rails_ray.on_ray.serving.transport.replicas import Replicas
-from rails_ray.on_ray.serving.transport.short_work import ShortWork
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.deadlines import is_late, left_s
+from rails_ray.serving.short_work import ShortWork
 
 Value = TypeVar("Value")
 

@@ -8,6 +8,8 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
 from math import inf
 from typing import TypeVar
 
@@ -24,10 +26,11 @@ class ShortWork:
 
     Args:
         clock: seconds of the thread that calls it, without its waits for others.
+        threads: for long work; by default asyncio's own.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.thread_time, threads: Executor | None = None) -> None:
+        self._clock, self._threads = clock, threads
         self._slowest = defaultdict[int, float](lambda: inf)  # recent seconds, by the bits of a size
 
     async def done(self, work: Callable[[], Value], size: int) -> Value:
@@ -40,7 +43,9 @@ class ShortWork:
             finally:
                 self._note(size, self._clock() - began)
 
-        return timed() if self._slowest[size.bit_length()] <= SHORT_S else await asyncio.to_thread(timed)
+        if self._slowest[size.bit_length()] <= SHORT_S:
+            return timed()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, timed)
 
     def _note(self, size: int, seconds: float) -> None:
         known = self._slowest[size.bit_length()]

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rails_ray.on_ray.serving.transport.short_work import SHORT_S, ShortWork
+from rails_ray.serving.short_work import SHORT_S, ShortWork
 
 LONG_S = 2 * SHORT_S
 
