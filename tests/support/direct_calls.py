@@ -1,4 +1,4 @@
-"""A listener and a router's side of it in one process, over real HTTP, with Serve's part faked."""
+"""A listener and a router's side of it in one process, over real sockets, with Serve's part faked."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

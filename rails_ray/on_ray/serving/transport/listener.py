@@ -1,29 +1,41 @@
-"""HTTP server of one replica. Routers call it directly, because a call through a Serve handle takes several times as
-long as a small search. They learn its address and its key from Serve; each request must show the key.
+"""Server of one replica. Routers call it directly, because a call through a Serve handle takes several times as long as
+a small search. They learn its address and its key from Serve; each connection must show the key.
 """
 
 import asyncio
 import hmac
 import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import ray
-from aiohttp import web
 
 from rails_ray.errors import RailsRayError
 from rails_ray.on_ray.serving.transport.codec import Replica, answered
+from rails_ray.on_ray.serving.transport.frames import (
+    ANSWER,
+    ASK,
+    CANCEL,
+    HELLO,
+    LARGEST,
+    LONGEST_HELLO,
+    Frame,
+    FrameProtocol,
+    frame,
+)
 
-IDLE_S = 60.0  # a connection is kept so long by the router, and much longer by the replica
+HELLO_S = 5.0  # for a new connection to show its key
 END_S = 10.0  # for calls under way when a replica ends, half of what Serve gives it
-KEY, WITHIN_MS = "x-rails-ray-key", "x-rails-ray-within-ms"
 REFUSED = (RailsRayError, ValueError, KeyError, TypeError)  # what a search, or a body that is no message, raises
+ANSWERED, UNKNOWN, FULL, FAILED, ENDING, LATE = 200, 404, 429, 500, 503, 504
 
 
 @dataclass(frozen=True)
 class Address:
     """Where a replica listens.
 
-    url: with the port, which it chose.
+    url: tcp://HOST:PORT, a port that it chose.
     key: what its callers must show; its own.
     identity: `Manifest.contents_sha256` of the version that it serves.
     """
@@ -38,8 +50,8 @@ class Listener:
 
     Args:
         most_at_once: calls that are carried out at once.
-        most_waiting: calls that may wait for a place; more get 429. A call that gets no place in its time
-            gets 504.
+        most_waiting: calls that may wait for a place; more are refused, as FULL. A call that gets no place in its time
+            is answered LATE.
     """
 
     def __init__(self, replica: Replica, most_at_once: int, most_waiting: int) -> None:
@@ -47,8 +59,10 @@ class Listener:
         self._key = secrets.token_hex(32)
         self._places = asyncio.Semaphore(most_at_once)
         self._most_ongoing = most_at_once + most_waiting
-        self._runner: web.ServerRunner | None = None
+        self._server: asyncio.Server | None = None
         self._starting: asyncio.Task[str] | None = None
+        self._connections = set[_Connection]()
+        self._is_ending = False
         self.num_ongoing = 0
 
     async def address(self) -> Address:
@@ -58,51 +72,124 @@ class Listener:
         return Address(await asyncio.shield(self._starting), self._key, self._replica.identity)
 
     async def _start(self) -> str:
-        server = web.Server(self._answer, handler_cancellation=True, keepalive_timeout=60 * IDLE_S)
-        self._runner = web.ServerRunner(server, shutdown_timeout=END_S)
-        await self._runner.setup()
         host = ray.util.get_node_ip_address()
-        await web.TCPSite(self._runner, host, 0).start()
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._runner.addresses[0][1]}"
+        server = await asyncio.get_running_loop().create_server(
+            lambda: _Connection(self._answer, self._key, self._connections), host, 0
+        )
+        self._server = server
+        return f"tcp://{f'[{host}]' if ':' in host else host}:{server.sockets[0].getsockname()[1]}"
 
     @property
     def is_open(self) -> bool:
         """Return whether it listens, or is about to."""
-        return self._runner is not None
+        return self._server is not None
 
     async def close(self) -> None:
         """Listen no more, and answer the calls under way; those that take longer than END_S are given up."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        server, self._server, self._is_ending = self._server, None, True
+        if server is None:
+            return
+        server.close()
+        calls = [call for own in self._connections for call in own.calls.values()]
+        if calls:
+            await asyncio.wait(calls, timeout=END_S)
+        for own in list(self._connections):
+            own.end()
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        method = request.path[1:]
-        if not hmac.compare_digest(request.headers.get(KEY, "").encode(errors="surrogateescape"), self._key.encode()):
-            return web.Response(status=401)
+    async def _answer(self, method: str, message: bytes, within_ms: int) -> tuple[int, bytes]:
+        """The status of a call, and the answer."""
+        if self._is_ending:
+            return ENDING, b""
         if method not in self._replica.methods:
-            return web.Response(status=404)
+            return UNKNOWN, b""
         if self.num_ongoing >= self._most_ongoing:
-            return web.Response(status=429)
+            return FULL, b""
         self.num_ongoing += 1
         try:
-            message = await request.content.read()
-            if not await self._has_place(request.headers.get(WITHIN_MS)):
-                return web.Response(status=504)
+            if not await self._has_place(within_ms / 1000):
+                return LATE, b""
             try:
-                return web.Response(body=await answered(self._replica, method, message))
+                return ANSWERED, await answered(self._replica, method, message)
             finally:
                 self._places.release()
-        except REFUSED:  # the router asks by handle, which tells why; aiohttp logs any other failure, with status 500
-            return web.Response(status=500)
+        except REFUSED:  # the router asks by handle, which tells why
+            return FAILED, b""
         finally:
             self.num_ongoing -= 1
 
-    async def _has_place(self, within_ms: str | None) -> bool:
+    async def _has_place(self, within_s: float) -> bool:
         """Take a place; False if there is none in that time."""
+        if not self._places.locked():
+            return await self._places.acquire()
         try:
-            async with asyncio.timeout(None if within_ms is None else float(within_ms) / 1000):
-                await self._places.acquire()
+            async with asyncio.timeout(within_s):
+                return await self._places.acquire()
         except TimeoutError:
             return False
-        return True
+
+
+Answer = Callable[[str, bytes, int], Awaitable[tuple[int, bytes]]]
+
+
+class _Connection(FrameProtocol):
+    """A router's connection.
+
+    calls: those under way, by their numbers.
+    """
+
+    largest = LONGEST_HELLO  # until the key was shown
+
+    def __init__(self, answer: Answer, key: str, others: "set[_Connection]") -> None:
+        super().__init__()
+        self._answer, self._key, self._others = answer, key.encode(), others
+        self._is_known = False
+        self._hurry: asyncio.TimerHandle | None = None
+        self.calls = dict[int, asyncio.Task[None]]()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._others.add(self)
+        self._hurry = asyncio.get_running_loop().call_later(HELLO_S, self.close)
+
+    def received(self, frame: Frame) -> None:
+        if not self._is_known:
+            self._greet(frame)
+        elif frame.kind == ASK:
+            method, _, message = frame.content.partition(b"\0")
+            call = asyncio.create_task(self._call(frame.number, method.decode(errors="replace"), message, frame.detail))
+            self.calls[frame.number] = call
+            call.add_done_callback(lambda _: self.calls.pop(frame.number, None))
+        elif frame.kind == CANCEL and frame.number in self.calls:
+            self.calls[frame.number].cancel()
+
+    def _greet(self, first: Frame) -> None:
+        if first.kind != HELLO or not hmac.compare_digest(first.content, self._key):
+            self.close()
+            return
+        self._is_known, self.largest = True, LARGEST
+        if self._hurry is not None:
+            self._hurry.cancel()
+
+    async def _call(self, number: int, method: str, message: bytes, within_ms: int) -> None:
+        try:
+            status, answer = await self._answer(method, message, within_ms)
+        except Exception:
+            await self._send(number, FAILED)
+            raise  # which asyncio logs
+        await self._send(number, status, answer)
+
+    async def _send(self, number: int, status: int, answer: bytes = b"") -> None:
+        with suppress(ConnectionError):  # the router has gone
+            await self.send(frame(number, ANSWER, status, answer))
+
+    def end(self) -> None:
+        """Close it once what was written is sent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def lost(self) -> None:
+        self._others.discard(self)
+        if self._hurry is not None:
+            self._hurry.cancel()
+        for call in list(self.calls.values()):
+            call.cancel()

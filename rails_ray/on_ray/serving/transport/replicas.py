@@ -1,4 +1,4 @@
-"""The replicas of a shard, called over HTTP of their own.
+"""The replicas of a shard, each called over a connection of its own.
 
 Serve stays in charge: handles say where each replica listens and give the key to it (`address`, over Ray's own
 channel), Serve watches their health, and what cannot be asked directly is asked by handle. So nothing here tries again.
@@ -7,7 +7,7 @@ budget of one call in twenty limits this. It does not limit second calls beside 
 many times as long, as it stands still; if the router knows of no second one, it looks again, or asks by handle.
 
     router  --handle.broadcast("address")-->  each replica: URL, key, version
-    router  --POST URL/search, key, ms left, message-->  one replica: message
+    router  --search, ms left, message-->  one replica: message
 """
 
 import asyncio
@@ -17,42 +17,46 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import ceil, inf
+from math import inf
 from typing import Any
 
-import aiohttp
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 from rails_ray.on_ray.serving.transport.codec import Reply, reply
-from rails_ray.on_ray.serving.transport.listener import IDLE_S, KEY, WITHIN_MS, Address
+from rails_ray.on_ray.serving.transport.link import Link
+from rails_ray.on_ray.serving.transport.listener import ANSWERED, FAILED, FULL, LATE, Address
 
 LOOK_AGAIN_S = 1.0  # after a look, if a replica was lost or none is known
 SETTLED_S = 10.0  # without a change; until then more replicas may be starting, and looks go on
 LOOK_TIMEOUT_S = 2.0  # for all replicas to say where they listen
-CONNECT_TIMEOUT_S = 1.0
 # Another replica is asked after this quantile of the last NUM_REMEMBERED call times, once FEWEST_KNOWN are known.
 QUANTILE, NUM_REMEMBERED, FEWEST_KNOWN = 0.95, 200, 50
 SECOND_CALLS, MOST_SAVED = 0.05, 10.0  # second calls for each call; most that are in reserve
 STUCK, LEAST_STUCK_S, UNKNOWN_STUCK_S = 5.0, 0.5, 2.0  # times the quantile; if it is short; if it is not known yet
 LOOK_FOR_BUDGET_S = 0.05
 MOST_LATE = 3  # calls in a row that another replica answered first; then a replica is asked last, until the next look
-FAILED = (aiohttp.ClientError, ConnectionError, ValueError, KeyError, TypeError)  # what a call, or its answer, raises
+UNUSABLE = (ConnectionError, ValueError, KeyError, TypeError)  # what a call, or its answer, raises
 
 
 @dataclass(eq=False)
 class _Replica:
     """
+    link: the connection to it.
     num_late: calls since its last answer that another replica answered first.
     answered: when its last answer came, by `time.monotonic`.
     """
 
     address: Address
+    link: Link = field(init=False)
     num_under_way: int = 0
     num_late: int = 0
     answered: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.link = Link(self.address)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,6 @@ class Replicas:
         self._looking: asyncio.Task[None] | None = None
         self._is_told = False  # by the last look
         self._looked_at = self._changed_at = -inf
-        self._session: aiohttp.ClientSession | None = None
         self.patience = Patience()
 
     async def look(self) -> None:
@@ -129,6 +132,8 @@ class Replicas:
         addresses = [own for own in addresses if isinstance(own, Address) and own.identity == self._identity]
         if known.keys() != set(addresses):
             self._changed_at = time.monotonic()
+        for address in known.keys() - set(addresses):
+            known[address].link.leave()
         self._known = [known.get(address) or _Replica(address) for address in addresses]
         self._is_told = True
 
@@ -148,8 +153,8 @@ class Replicas:
         """Ask no more."""
         if self._looking is not None:
             self._looking.cancel()
-        if self._session is not None:
-            await self._session.close()
+        for replica in self._known:
+            replica.link.close()
 
     async def ask(self, method: str, message: bytes, within_s: float) -> Reply | None:
         """Ask the replica with the fewest calls under way; if it is slow, ask the next one too, and take the first
@@ -210,6 +215,7 @@ class Replicas:
     def _lose(self, replica: _Replica) -> None:
         """Ask it no more until it is found again."""
         self._known = [known for known in self._known if known is not replica]
+        replica.link.leave()
         self.look_soon()
 
     def _calling(self, replica: _Replica, question: _Question) -> asyncio.Task[Reply | None]:
@@ -223,29 +229,28 @@ class Replicas:
         """The answer of one replica; None if it cannot be asked."""
         began = time.monotonic()
         try:
-            answer = await self._post(replica.address, question)
+            answer = await _answer_of(replica.link, question)
             if answer is not None:
                 replica.answered, replica.num_late = time.monotonic(), 0
                 self.patience.took(replica.answered - began)
             return answer
-        except FAILED:
+        except UNUSABLE:
             self._lose(replica)
             return None
 
-    async def _post(self, address: Address, question: _Question) -> Reply | None:
-        """Raises one of FAILED, also if another process listens there."""
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False)
-        left_ms = 1000 * (question.ends_at - time.monotonic())
-        url, headers = f"{address.url}/{question.method}", {KEY: address.key, WITHIN_MS: f"{ceil(left_ms)}"}
-        async with self._session.post(url, data=question.body, headers=headers, allow_redirects=False) as response:
-            if response.status in (429, 500, 504):  # the handle finds a place elsewhere, or tells what is wrong
-                return None
-            if response.status != 200:
-                raise ConnectionError
-            return reply(await response.read())
+
+async def _answer_of(link: Link, question: _Question) -> Reply | None:
+    """The answer over a connection; None if the handle finds a place elsewhere, or tells what is wrong.
+
+    Raises:
+        ConnectionError, ValueError, KeyError, TypeError: if the replica is not there, or answers nonsense.
+    """
+    status, message = await link.ask(question.method, question.body, question.ends_at - time.monotonic())
+    if status in (FULL, FAILED, LATE):
+        return None
+    if status != ANSWERED:
+        raise ConnectionError(f"status must be {ANSWERED}, got {status}")
+    return reply(message)
 
 
 def _no_longer_under_way(replica: _Replica, _: asyncio.Task[Any]) -> None:
