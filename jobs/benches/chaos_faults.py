@@ -13,6 +13,7 @@ import psutil
 
 from jobs.benches.chaos_clients import K, Server
 
+SWAP_S = 300.0  # for all replicas of another version to start, on a busy machine
 LEAVE_S = 0.02  # before a client goes away, and between two turns
 
 
@@ -22,7 +23,7 @@ async def swapped(server: Server, version: str, num_clients: int, seconds: float
         await clients.answers(5 * num_clients)
         began = time.monotonic()
         await asyncio.to_thread(server.swap, version)
-        async with asyncio.timeout(seconds + 120):
+        async with asyncio.timeout(seconds + SWAP_S):
             while await _versions(server, 20) != {version}:
                 await asyncio.sleep(0.2)
         await asyncio.sleep(seconds / 4)
