@@ -24,13 +24,12 @@ from rails_ray.modules.encoders.vectors import VectorsConfig
 from rails_ray.storage import parts, versions
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.ids import ColumnDigest
-from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, WEIGHTS, Manifest
+from rails_ray.storage.manifest import CONFIG, NO_RUN, QUERY_ENCODER, WEIGHTS, Manifest
 from rails_ray.storage.parquet import item_part
 
 PART_ITEMS = 2**14  # items of a part
 QUERY = {"embedding": "list<float>"}  # the field of a request that gives a query
 LARGEST_SIGNED = 2**63 - 1
-RUN = "none"  # nothing was trained
 
 
 def build_version(
@@ -68,7 +67,7 @@ def build_version(
     texts = None if query_encoder is None else query_encoder_file(query_encoder, rows.shape[1])
     kept: dict[str, str | int | None] = {"zero_vectors": "keep"} if len(zeros) else {}
     # Parts of another build are not its own.
-    parts.begin(storage, version, {"run": RUN, "items": _digest(rows, items), **kept})
+    parts.begin(storage, version, {"run": NO_RUN, "items": _digest(rows, items), **kept})
     config = cosine_of(rows.shape[1])
     config = replace(config, data=replace(config.data, zero_vectors=zero_vectors))
     model = DualEncoderFamily.of(config).model().eval()
@@ -82,7 +81,7 @@ def build_version(
     files = {CONFIG: to_json(config), WEIGHTS: weight_files.to_bytes(model)}
     query = QUERY if texts is None else QUERY | TEXT
     files |= {} if texts is None else {QUERY_ENCODER: texts}
-    encoded = parts.finish(storage, version, planned, run=RUN, query=query, files=files.items(), cutoff_mass=None)
+    encoded = parts.finish(storage, version, planned, run=NO_RUN, query=query, files=files.items(), cutoff_mass=None)
     return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 

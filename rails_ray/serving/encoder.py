@@ -11,13 +11,13 @@ from jaxtyping import Float
 from rails_ray.data.forms import FORMS, QueryReader
 from rails_ray.data.queries import UnknownQueryError
 from rails_ray.errors import UnsupportedError
-from rails_ray.families.building import RUN
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
 from rails_ray.schema.fields import LARGEST_NUMBER, SUPPORTS, check_embedding, check_text
 from rails_ray.schema.queries import QUERY_FIELDS
+from rails_ray.storage.manifest import NO_RUN
 
 REPRESENTATION = "embedding"  # the field for a query given by its representation
 
@@ -112,7 +112,7 @@ class QueryEncoder:
     def _for_texts(self) -> str:
         """Say how a version of vectors that reads texts is made."""
         of_run = f"rails-ray encode --run {self.run} --query-encoder MODEL"
-        make = "local.build(vectors, query_encoder=MODEL)" if self.run == RUN else of_run
+        make = "local.build(vectors, query_encoder=MODEL)" if self.run == NO_RUN else of_run
         return f"make a version that reads texts by `{make}`, where MODEL has made the items' vectors"
 
     def unknown(self, queries: Sequence[dict[str, Any]]) -> set[int]:

@@ -25,7 +25,7 @@ from rails_ray.serving.answers import coverage_of, explained, results_of, with_s
 from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
-from rails_ray.serving.encoder import QueryEncoder
+from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
 from rails_ray.serving.popular import Popular
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
@@ -199,9 +199,8 @@ class Engine:
         cutoff, k, num_listed = self._checked(request)
         policy = self._policy(cutoff, k)  # before any work
         deadline = self._deadline(request.budget)
-        vectors = VectorQueries.of(request.queries)
-        needs_fields = vectors is None or self.ranking.supports or request.budget is not None
-        given: Sequence[Any] = [vars(query) for query in request.queries] if needs_fields else request.queries
+        is_for_ranker = self.ranking.supports or request.budget is not None
+        given: Sequence[Any] = [vars(query) for query in request.queries] if is_for_ranker else request.queries
         if self.ranking.supports:
             self.encoder.check_queries(given)  # before any call is spent on them
         if request.budget is not None:
@@ -209,18 +208,9 @@ class Engine:
         supported = yield from self.ranking.supported(given, deadline)
         answered = [number for number, own in enumerate(supported) if own.error is None]
         scores = [supported[number].scores for number in answered]
-        encoded = None if vectors is None or self.ranking.supports else self.encoder.of_vectors(vectors.array)
-        if encoded is None:
-            encoded = self.encoder([vars(request.queries[number]) for number in answered], scores)
-        temperature = encoded.state.temperature.numpy()
-        exclude: list[list[ItemId]]
-        if isinstance(request.queries, VectorQueries):
-            exclude = [[] for _ in answered]
-        else:
-            exclude = [
-                [*request.queries[number].exclude, *(seen if self._excludes_seen(request.queries[number]) else [])]
-                for number, seen in zip(answered, encoded.seen, strict=True)
-            ]
+        queries = request.queries if len(answered) == len(given) else [request.queries[number] for number in answered]
+        encoded = self._encoded(queries, scores)
+        temperature, exclude = encoded.state.temperature.numpy(), self._excluded(queries, encoded.seen)
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, ShardRequest]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
@@ -274,6 +264,21 @@ class Engine:
             found = with_string_ids(found)
         head = self._head(request, cutoff, coverage, is_exact and len(answered) == len(given))
         return Answered(head, in_order(found, supported), len(given) + num_items)
+
+    def _encoded(self, queries: Sequence[QueryInput], supports: Sequence[Any]) -> EncodedQueries:
+        """The queries for the shards, in one step where all are vectors."""
+        vectors = None if self.ranking.supports else VectorQueries.of(queries)
+        found = None if vectors is None else self.encoder.of_vectors(vectors.array)
+        return self.encoder([vars(query) for query in queries], supports) if found is None else found
+
+    def _excluded(self, queries: Sequence[QueryInput], seen: Sequence[list[ItemId]]) -> list[list[ItemId]]:
+        """The items that the answer to each query may not hold."""
+        if isinstance(queries, VectorQueries):  # which say nothing of them
+            return [[] for _ in queries.array]
+        return [
+            [*query.exclude, *(own if self._excludes_seen(query) else [])]
+            for query, own in zip(queries, seen, strict=True)
+        ]
 
     def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:
         """The vector of each text as a query, which a search takes as `embedding`, or as an item [B, D].

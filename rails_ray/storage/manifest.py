@@ -24,6 +24,7 @@ OBJECTS = "objects"  # folder of the files that are named by their content, whic
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside these, if the query encoder reads histories
 QUERY_ENCODER = "query_encoder.json"  # beside these, if queries are vectors and a model reads texts as queries
+NO_RUN = "none"  # the run of a version of vectors, for which nothing was trained
 POPULAR = "popular.parquet"  # the most popular items, if queries are histories; earlier releases stored none
 
 
