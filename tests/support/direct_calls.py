@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import uvloop
 
 from rails_ray.on_ray.serving.transport.codec import answered, question
 from rails_ray.on_ray.serving.transport.listener import Address, Listener
@@ -86,7 +87,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
             while OPEN:
                 await OPEN.pop().close()
 
-    asyncio.run(whole())
+    uvloop.run(whole())  # as Serve's replicas do
 
 
 def direct_to(handle: Handle) -> Replicas:

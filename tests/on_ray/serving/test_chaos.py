@@ -4,6 +4,7 @@ Replicas that die and versions that are swapped are in `test_deploying`, on clus
 """
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from jobs.benches import chaos_faults as chaos
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
 from rails_ray.on_ray.serving.transport.codec import packed
+from rails_ray.on_ray.serving.transport.frames import ASK, HELLO, frame
 from support.examples import publish_untrained, write_text_data
 from support.ports import free_port
 
@@ -56,7 +58,10 @@ def test_the_router_asks_shards_directly_and_nobody_else_can(server: chaos_clien
             connection.status == psutil.CONN_ESTABLISHED and tuple(connection.raddr) == (url.host, url.port)
             for connection in router.net_connections()
         )
-        assert httpx.post(f"{address.url}/num_items", content=packed([address.identity, []])).status_code == 401
+        with socket.create_connection((url.host, url.port)) as stranger:
+            question = packed([address.identity, []])
+            stranger.sendall(b"".join(frame(0, HELLO, 0, b"no key") + frame(1, ASK, 1000, b"num_items\0", question)))
+            assert stranger.recv(1) == b""
 
 
 def test_slow_bodies_keep_nobody_out(server: chaos_clients.Server) -> None:

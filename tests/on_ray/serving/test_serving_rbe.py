@@ -160,7 +160,7 @@ def test_a_ranker_that_is_killed_under_load_fails_no_request(server: FromRoot) -
     stop.set()
     for thread in threads:
         thread.join()
-    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    assert [answer.text for answer in answers if answer.status_code != 200] == []
     results = [answer.json()["results"][0] for answer in answers]
     assert all(result["error"] is None for result in results)
     assert all(result["budget"]["is_reranked"] for result in results)

@@ -12,7 +12,7 @@ or a status), all little-endian, and its content. That of a question is the meth
 import asyncio
 import struct
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HEADER = struct.Struct("<IQBI")
 HELLO, ASK, CANCEL, ANSWER = range(4)
@@ -49,7 +49,7 @@ class FrameProtocol(asyncio.Protocol):
     largest = LARGEST
 
     def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
+        self.transport: Any = None  # uvloop's is no `asyncio.Transport`
         self._came = bytearray()
         self._is_paused = False
         self._waiting = deque[asyncio.Future[None]]()
@@ -86,7 +86,6 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
