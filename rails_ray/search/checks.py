@@ -1,5 +1,7 @@
 """Checks of the arguments of a search, before it starts."""
 
+import math
+
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import QueryState, Searched
 
@@ -32,7 +34,9 @@ def check_finite(query: QueryState) -> None:
     ValueError: if a number of the query is not finite.
     """
     for name, tensor in (("components", query.components), ("gate", query.gate)):
-        if tensor is not None and not tensor.isfinite().all():
+        if tensor is None or math.isfinite(tensor.sum()):  # a sum is not finite if a number is not
+            continue
+        if not tensor.isfinite().all():
             line = int((~tensor.isfinite().flatten(start_dim=1).all(dim=1)).nonzero()[0])
             raise ValueError(f"query {name} must be finite, got NaN or infinity in query {line}")
 

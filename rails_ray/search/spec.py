@@ -117,7 +117,10 @@ class SearchResult(TopK):
 
     def as_cosines(self) -> "SearchResult":
         """Bring scores, which rounding may have left a little outside, into [-1, 1]."""
-        if not self.scores.numel() or (self.scores.min() >= -1 and self.scores.max() <= 1):
+        if not self.scores.numel():
+            return self
+        least, most = self.scores.aminmax()
+        if least >= -1 and most <= 1:
             return self
         is_outside = (self.scores.abs() > 1) & (self.scores > -torch.inf)
         if not is_outside.any():

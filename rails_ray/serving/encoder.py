@@ -73,7 +73,9 @@ class QueryEncoder:
                 inputs = self.reader.batch_of(vectors)
                 if inputs is None:
                     return None
-                state = self.model.encode_queries(self.model.query_features(inputs).to(self.device))
+                features = self.model.query_features(inputs)
+                features = features if self.device == "cpu" else features.to(self.device)
+                state = self.model.encode_queries(features)
                 state = state if self.device == "cpu" else to(state, "cpu")
                 return EncodedQueries(state, nobody, self.model.are_known(inputs))
             if self.model.representation_width != vectors.shape[1] or np.abs(vectors).max() > LARGEST_NUMBER:
