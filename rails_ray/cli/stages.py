@@ -197,11 +197,15 @@ class Evaluate(AllowsCode, Stored, ExcludesSeen):
                 split=self.split,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
                 allow_code=self.allow_code,
+                with_searches=True,
                 on_progress=on_progress,
             )
         name = self.run_name or self.version or "current version"
         out.print(rendering.reports(_lines(name, report), f"{report.num_queries} queries of split {report.split}"))
         say_seen(report.to_dict()["seen_items"], report.split)
+        if report.searches:
+            num = f"{report.searches[0].num_queries:,} queries of split {report.split}"
+            out.print(rendering.searches(report.searches, f"methods of {name} against brute force, by {num}"))
         if report.coverage is not None:
             out.print(rendering.coverage(report.coverage, "what the calibration of this version keeps"))
             warning = drift(report.coverage)
