@@ -15,7 +15,7 @@ from rails_ray.cli.tuning import Tuning
 from rails_ray.cutoffs.measuring import LEVELS, Measured, segment_name
 from rails_ray.cutoffs.temperatures import Factors
 from rails_ray.schema.responses import SearchResponse
-from rails_ray.search.measured import MeasuredSearch
+from rails_ray.search.measured import SearchFigures
 from rails_ray.storage.manifest import IndexEntry, Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ShareKept
@@ -220,7 +220,7 @@ def tuning(found: Tuning) -> Table:
     return table
 
 
-def searches(measured: Sequence[MeasuredSearch], title: str, best: MeasuredSearch | None = None) -> Table:
+def searches(measured: Sequence[SearchFigures], title: str, best: SearchFigures | None = None) -> Table:
     """A table of searches: recall against brute force, what certificates prove, and the time of one query.
 
     Args:

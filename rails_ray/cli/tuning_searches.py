@@ -14,7 +14,7 @@ from rails_ray.families.config import DataConfig
 from rails_ray.families.default_searches import DefaultSearch
 from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries
-from rails_ray.search.measured import MeasuredSearch, SearchChoice, choose
+from rails_ray.search.measured import SearchFigures, SearchChoice, choose
 from rails_ray.serving.measuring import (
     AskedQueries,
     SearchMeasuring,
@@ -52,7 +52,7 @@ class SearchTuning:
     why_items: str | None
     target_recall: float
     k: int
-    measured: list[MeasuredSearch]
+    measured: list[SearchFigures]
     choice: SearchChoice
     left_out: list[str]
     chosen: DefaultSearch | None
@@ -81,7 +81,7 @@ class SearchTuning:
         return found
 
 
-def described(search: MeasuredSearch | DefaultSearch) -> str:
+def described(search: SearchFigures | DefaultSearch) -> str:
     """The method and its parameters, in words."""
     return " ".join([search.method, *(f"{name} {value}" for name, value in search.params.items())])
 
@@ -152,7 +152,7 @@ def _asked(
         return of_items(opened, MOST_QUERIES), str(error)
 
 
-def _default(best: MeasuredSearch, target_recall: float, queries: str) -> DefaultSearch:
+def _default(best: SearchFigures, target_recall: float, queries: str) -> DefaultSearch:
     return DefaultSearch(
         method=best.method,
         params=best.params,

@@ -15,7 +15,7 @@ from rails_ray.search.indexes.recall import ROUNDING
 
 
 @dataclass(frozen=True)
-class MeasuredSearch:
+class SearchFigures:
     """
     method, params: the method, and the search parameters that it was given.
     k: items that each query asked for.
@@ -44,11 +44,11 @@ class SearchChoice:
     nearest: of the others, the one whose interval begins highest, and the fastest of several; None if there is none.
     """
 
-    best: MeasuredSearch | None
-    nearest: MeasuredSearch | None
+    best: SearchFigures | None
+    nearest: SearchFigures | None
 
 
-def choose(measured: Sequence[MeasuredSearch], target_recall: float) -> SearchChoice:
+def choose(measured: Sequence[SearchFigures], target_recall: float) -> SearchChoice:
     """The fastest search that reaches a recall, and the nearest of those that do not."""
     reaching = [own for own in measured if own.low >= target_recall]
     others = [own for own in measured if own.low < target_recall]

@@ -25,7 +25,7 @@ from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.ladders import Step, ladder
-from rails_ray.search.measured import MeasuredSearch, recalls
+from rails_ray.search.measured import SearchFigures, recalls
 from rails_ray.search.sharded import merge
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.encoder import QueryEncoder
@@ -127,7 +127,7 @@ class SearchMeasuring:
         self.shards, self.asked, self.k, self.clock = shards, asked, k, clock
         self.best = list(self._found(self._request(USUAL, {})))
 
-    def measured(self, method: str, params: Mapping[str, int]) -> MeasuredSearch:
+    def measured(self, method: str, params: Mapping[str, int]) -> SearchFigures:
         """Measure one search.
 
         Raises:
@@ -146,7 +146,7 @@ class SearchMeasuring:
         if all(shard.searcher.retriever(method, request.params).is_exact for shard in self.shards):
             low = high = mean.mean
         certified = num_certified / mean.num_queries
-        return MeasuredSearch(
+        return SearchFigures(
             method, dict(params), self.k, mean.num_queries, mean.mean, low, high, certified, self._ms(request)
         )
 
@@ -206,11 +206,9 @@ def steps_of(version: Version, methods: Sequence[str], k: int) -> list[tuple[str
     return steps
 
 
-def measure_all(
-    measuring: SearchMeasuring, steps: Sequence[tuple[str, Step]]
-) -> tuple[list[MeasuredSearch], list[str]]:
+def measure_all(measuring: SearchMeasuring, steps: Sequence[tuple[str, Step]]) -> tuple[list[SearchFigures], list[str]]:
     """Measure searches; a sentence for each method of which the version takes none of the steps."""
-    measured, refusals = list[MeasuredSearch](), dict[str, str]()
+    measured, refusals = list[SearchFigures](), dict[str, str]()
     for number, (method, params) in enumerate(steps, start=1):
         try:
             measured.append(measuring.measured(method, params))
@@ -233,14 +231,14 @@ def _ids_of(lists: ItemLists, shards: Sequence[ShardSearch]) -> list[list[ItemId
     return found
 
 
-def usual_searches(version: Version, model: Model, queries: Queries, split: str) -> list[MeasuredSearch]:
+def usual_searches(version: Version, model: Model, queries: Queries, split: str) -> list[SearchFigures]:
     """Measure each method of a version with its usual parameters, for 10 and 100 items or as many as there are.
 
     Args:
         queries: of the split, of which MOST_EVALUATED measure, with items as rows of the version.
     """
     shards = [ShardSearch(version, shard) for shard in range(version.num_shards)]
-    found = list[MeasuredSearch]()
+    found = list[SearchFigures]()
     if all(model.is_blank(queries.inputs[number]) for number in range(len(queries))):
         return found
     asked = of_split(queries, model, shards, split, MOST_EVALUATED)

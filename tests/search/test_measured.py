@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import oracles.recall
 from rails_ray.kernels.top_k import TopK
-from rails_ray.search.measured import MeasuredSearch, choose, recalls
+from rails_ray.search.measured import SearchFigures, choose, recalls
 
 NOTHING = (0, -math.inf)
 
@@ -46,8 +46,8 @@ def test_a_tie_with_the_last_of_the_best_is_as_good() -> None:
     assert recalls(top([[]], 2), best) == [0.0]
 
 
-def search(name: str, low: float, ms: float) -> MeasuredSearch:
-    return MeasuredSearch(name, {}, 10, 100, min(low + 0.01, 1.0), low, 1.0, 0.0, ms)
+def search(name: str, low: float, ms: float) -> SearchFigures:
+    return SearchFigures(name, {}, 10, 100, min(low + 0.01, 1.0), low, 1.0, 0.0, ms)
 
 
 LOWS_AND_TIMES = [("a", 1.0, 20.0), ("b", 0.995, 3.0), ("c", 0.991, 2.0), ("d", 0.97, 0.5), ("e", 0.97, 0.4)]

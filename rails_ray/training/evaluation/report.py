@@ -13,7 +13,7 @@ from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
-from rails_ray.search.measured import MeasuredSearch
+from rails_ray.search.measured import SearchFigures
 from rails_ray.training.evaluation.calibrating import positives_of
 from rails_ray.training.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.training.evaluation.ranking import Ranking, rank_all, rank_both
@@ -42,7 +42,7 @@ class Report:
     lists: ListQuality | None
     coverage: list[Measured] | None = None
     seen_items: SeenItems | None = None
-    searches: list[MeasuredSearch] | None = None
+    searches: list[SearchFigures] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
