@@ -14,7 +14,7 @@ from rails_ray.families.config import DataConfig
 from rails_ray.families.default_searches import DefaultSearch
 from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries
-from rails_ray.search.measured import SearchFigures, SearchChoice, choose
+from rails_ray.search.measured import SearchChoice, SearchFigures, choose
 from rails_ray.serving.measuring import (
     AskedQueries,
     SearchMeasuring,
