@@ -115,7 +115,8 @@ class Tune(AllowsCode, Stored, ExcludesSeen):
             line = f"the default search of version {found.tuned} {done} {described(found.chosen)}"
             out.print(line, highlight=False, soft_wrap=True, markup=False)
             if not self.dry_run:
-                say_next(f"rails-ray serve --allow-anonymous --version {found.tuned}", self.storage)
+                serve = "serve --allow-anonymous" if found.is_published else "publish"
+                say_next(f"rails-ray {serve} --version {found.tuned}", self.storage)
         return {
             "tuned": found.tuned,
             "queries": found.queries,

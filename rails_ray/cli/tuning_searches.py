@@ -28,6 +28,7 @@ from rails_ray.serving.running_means import Z
 from rails_ray.serving.search_defaults import USUAL
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import Manifest
 
 MOST_QUERIES = 2000  # whose recalls of 1 show a recall of 0.998
 
@@ -36,6 +37,7 @@ MOST_QUERIES = 2000  # whose recalls of 1 show a recall of 0.998
 class SearchTuning:
     """
     tuned: name of the version.
+    is_published: whether a server can open it.
     queries: number and kind of the queries that measured, in words.
     num_queries: their number.
     why_items: why they are items of the version, in a sentence; None if they are queries of its data.
@@ -47,6 +49,7 @@ class SearchTuning:
     """
 
     tuned: str
+    is_published: bool
     queries: str
     num_queries: int
     why_items: str | None
@@ -134,7 +137,17 @@ def tune_search(
     if chosen is not None and not dry_run:
         default_searches.write(store, opened.name, chosen)
     return SearchTuning(
-        opened.name, str(asked), len(asked), why_items, target_recall, k, measured, choice, left_out, chosen
+        tuned=opened.name,
+        is_published=isinstance(opened.described, Manifest),
+        queries=str(asked),
+        num_queries=len(asked),
+        why_items=why_items,
+        target_recall=target_recall,
+        k=k,
+        measured=measured,
+        choice=choice,
+        left_out=left_out,
+        chosen=chosen,
     )
 
 

@@ -136,6 +136,19 @@ def test_a_mistake_is_one_sentence(
     assert said.count("\n") == 1
 
 
+def test_a_version_is_tuned_before_it_is_published(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, whole = Storage(str(root)), read_manifest(Storage(str(root)))
+    fields = {own.name: getattr(whole, own.name) for own in dataclasses.fields(manifest.Encoded)}
+    for entry in whole.files:
+        store.write(f"versions/later/{entry.path}", manifest.read_file(store, "v1", entry))
+    manifest.write_encoded(store, manifest.Encoded(**fields | {"version": "later"}))
+    arguments = ["tune", "--storage", str(root), "--target-recall", "0.5", "--k", "4", "--version", "later"]
+    assert main(arguments) == 0
+    assert "next: rails-ray publish --version later --storage " in capsys.readouterr().out
+    assert default_searches.read_current(store, "later") is not None
+    assert default_searches.read_current(store, "v1") is None
+
+
 def test_data_that_are_named_must_have_queries(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["tune", "--storage", str(root), "--target-recall", "0.9", "--folder", str(root / "nowhere")]
     assert main(arguments) in (1, 2)
