@@ -16,7 +16,7 @@ from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries
 from rails_ray.search.measured import SearchChoice, SearchFigures, choose
 from rails_ray.serving.measuring import (
-    AskedQueries,
+    SampledQueries,
     SearchMeasuring,
     check_k,
     measure_all,
@@ -118,7 +118,7 @@ def tune_search(
         DamagedError: if a file differs from what was written.
         ValueError: if the target is not above 0 and at most 1, k is below 1 or above the number of items, the split
             cannot be, or the data that are named have no such queries.
-        UnsupportedError: if there are neither queries nor items that can be asked as queries.
+        UnsupportedError: if there are neither queries nor items that can be queries.
     """
     if not 0 < target_recall <= 1:
         raise ValueError(f"--target-recall must be above 0 and at most 1, got {target_recall:g}")
@@ -129,18 +129,18 @@ def tune_search(
         raise ValueError(f"version {opened.name} must have items to measure its searches, got none")
     check_k(k, opened.described.num_items)
     shards = [ShardSearch(opened, shard) for shard in range(opened.num_shards)]
-    asked, why_items = _asked(store, opened, shards, split, data)
-    measuring = SearchMeasuring(shards, asked, k, clock)
+    sample, why_items = _sampled(store, opened, shards, split, data)
+    measuring = SearchMeasuring(shards, sample, k, clock)
     measured, left_out = measure_all(measuring, steps_of(opened, shards[0].searcher.methods, k))
     choice = choose(measured, target_recall)
-    chosen = None if choice.best is None else _default(choice.best, target_recall, str(asked))
+    chosen = None if choice.best is None else _default(choice.best, target_recall, str(sample))
     if chosen is not None and not dry_run:
         default_searches.write(store, opened.name, chosen)
     return SearchTuning(
         tuned=opened.name,
         is_published=isinstance(opened.described, Manifest),
-        queries=str(asked),
-        num_queries=len(asked),
+        queries=str(sample),
+        num_queries=len(sample),
         why_items=why_items,
         target_recall=target_recall,
         k=k,
@@ -151,9 +151,9 @@ def tune_search(
     )
 
 
-def _asked(
+def _sampled(
     store: Storage, opened: Version, shards: Sequence[ShardSearch], split: str, data: DataConfig | None
-) -> tuple[AskedQueries, str | None]:
+) -> tuple[SampledQueries, str | None]:
     """The queries of the split; where the version's own data have none, items, and why."""
     model = opened.model  # what is wrong with it says nothing about the data
     try:

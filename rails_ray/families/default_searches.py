@@ -30,7 +30,7 @@ WIDTHS = tuple(own.name for own in fields(SearchParams) if own.metadata["follows
 class DefaultSearch:
     """
     method, params: the method, and the search parameters that are not its usual ones.
-    k: items that each query asked for when it was chosen.
+    k: items of a list when it was chosen.
     target_recall: the recall@k that was wanted.
     recall, low: recall@k against brute force, and the lower end of its interval.
     ms: median time of a search for one query, in milliseconds.

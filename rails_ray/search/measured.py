@@ -18,7 +18,7 @@ from rails_ray.search.indexes.recall import ROUNDING
 class SearchFigures:
     """
     method, params: the method, and the search parameters that it was given.
-    k: items that each query asked for.
+    k: items of a list.
     num_queries: queries that measured the recall.
     recall: mean recall@k against brute force, in [0, 1].
     low, high: its 95% interval; both are the recall where the method passes over no item.

@@ -41,7 +41,7 @@ LONGEST_S = 2.0  # after the fewest, timing of a search ends
 
 
 @dataclass(frozen=True)
-class AskedQueries:
+class SampledQueries:
     """
     state: encoded queries.
     exclude: ids of the items that the answer to each query may not hold.
@@ -63,7 +63,7 @@ class AskedQueries:
         return take(self.state, torch.tensor(rows)), [self.exclude[row] for row in rows]
 
 
-def of_split(queries: Queries, model: Model, shards: Sequence[ShardSearch], split: str, most: int) -> AskedQueries:
+def of_split(queries: Queries, model: Model, shards: Sequence[ShardSearch], split: str, most: int) -> SampledQueries:
     """Queries of a split, spread over it, without those that say nothing.
 
     Args:
@@ -80,10 +80,10 @@ def of_split(queries: Queries, model: Model, shards: Sequence[ShardSearch], spli
     states = [to(state, "cpu") for _, state in query_batches(model, queries.inputs.take(numbers))]
     excluded = queries.excluded
     exclude = [[] for _ in numbers] if excluded is None else _ids_of(excluded.take(numbers), shards)
-    return AskedQueries(concatenate(states), exclude, f"queries of split {split}")
+    return SampledQueries(concatenate(states), exclude, f"queries of split {split}")
 
 
-def of_items(version: Version, most: int) -> AskedQueries:
+def of_items(version: Version, most: int) -> SampledQueries:
     """Stored vectors of items as queries, spread over the version.
 
     Raises:
@@ -97,13 +97,15 @@ def of_items(version: Version, most: int) -> AskedQueries:
             own = rows[(rows >= first) & (rows < first + len(vectors))] - first
             found.append(vectors[own])
             first += len(vectors)
-        encoded = QueryEncoder(version).of_vectors(np.concatenate(found).astype(np.float32))
+        vectors = np.concatenate(found).astype(np.float32)
+        directed = vectors[vectors.any(axis=1)]  # zeros compare with nothing
+        encoded = QueryEncoder(version).of_vectors(directed) if len(directed) else None
     if encoded is None:
         raise UnsupportedError(
             f"version {version.name} must have queries to measure its searches, or items that are vectors as queries "
             "are, got neither: name data that has queries with --folder"
         )
-    return AskedQueries(encoded.state, [[] for _ in range(len(encoded.state))], "of its items as queries")
+    return SampledQueries(encoded.state, [[] for _ in range(len(encoded.state))], "of its items as queries")
 
 
 class SearchMeasuring:
@@ -119,12 +121,12 @@ class SearchMeasuring:
     def __init__(
         self,
         shards: Sequence[ShardSearch],
-        asked: AskedQueries,
+        sample: SampledQueries,
         k: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         check_k(k, sum(map(len, shards)))
-        self.shards, self.asked, self.k, self.clock = shards, asked, k, clock
+        self.shards, self.sample, self.k, self.clock = shards, sample, k, clock
         self.best = list(self._found(self._request(USUAL, {})))
 
     def measured(self, method: str, params: Mapping[str, int]) -> SearchFigures:
@@ -155,8 +157,8 @@ class SearchMeasuring:
 
     def _found(self, request: ShardRequest) -> Iterator[SearchResult]:
         """The merged answers to all queries, a batch after the other."""
-        for first in range(0, len(self.asked), BATCH):
-            query, exclude = self.asked.some(range(first, min(first + BATCH, len(self.asked))))
+        for first in range(0, len(self.sample), BATCH):
+            query, exclude = self.sample.some(range(first, min(first + BATCH, len(self.sample))))
             answers = [shard.search(query, request, exclude) for shard in self.shards]
             num_left = torch.from_numpy(np.sum([answer.num_searched for answer in answers], axis=0))
             yield merge([answer.found for answer in answers], request.spec(), num_left)
@@ -164,8 +166,8 @@ class SearchMeasuring:
     def _ms(self, request: ShardRequest) -> float:
         """The median time of one query, of the slowest shard, in milliseconds."""
         seconds = list[float]()
-        for row in [0, *range(min(MOST_TIMED, len(self.asked)))]:  # the first search warms up
-            query, exclude = self.asked.some([row])
+        for row in [0, *range(min(MOST_TIMED, len(self.sample)))]:  # the first search warms up
+            query, exclude = self.sample.some([row])
             seconds.append(max(self._seconds(shard, query, request, exclude) for shard in self.shards))
             if len(seconds) > FEWEST_TIMED and sum(seconds) > LONGEST_S:
                 break
@@ -197,7 +199,7 @@ def steps_of(version: Version, methods: Sequence[str], k: int) -> list[tuple[str
         k: items that are wanted.
     """
     index, largest = version.family.index_config, max(version.described.shard_items)
-    kind, is_rounded = ("flat", False) if index is None else (index.kind, index.storage != "fp32")
+    kind, is_rounded = ("flat", False) if index is None else (index.kind, getattr(index, "storage", "fp32") != "fp32")
     steps = list[tuple[str, Step]]()
     for method in methods:
         is_twin = "ann" in methods and method in OF_SEVERAL
@@ -241,8 +243,8 @@ def usual_searches(version: Version, model: Model, queries: Queries, split: str)
     found = list[SearchFigures]()
     if all(model.is_blank(queries.inputs[number]) for number in range(len(queries))):
         return found
-    asked = of_split(queries, model, shards, split, MOST_EVALUATED)
+    sample = of_split(queries, model, shards, split, MOST_EVALUATED)
     for k in sorted({min(k, version.described.num_items) for k in EVALUATED_AT}):
         steps: list[tuple[str, Step]] = [(method, {}) for method in shards[0].searcher.methods]
-        found += measure_all(SearchMeasuring(shards, asked, k), steps)[0]
+        found += measure_all(SearchMeasuring(shards, sample, k), steps)[0]
     return found

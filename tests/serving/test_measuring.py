@@ -16,7 +16,7 @@ from rails_ray.families.version_queries import VersionQueries
 from rails_ray.serving import local
 from rails_ray.serving.measuring import (
     MOST_TIMED,
-    AskedQueries,
+    SampledQueries,
     SearchMeasuring,
     measure_all,
     of_items,
@@ -50,7 +50,7 @@ def read(store: Storage) -> VersionQueries:
 
 
 @pytest.fixture(scope="module")
-def asked(read: VersionQueries, shards: list[ShardSearch]) -> AskedQueries:
+def sample(read: VersionQueries, shards: list[ShardSearch]) -> SampledQueries:
     return of_split(read.queries("train"), read.model, shards, "train", 40)
 
 
@@ -85,21 +85,21 @@ def found_by(shards: list[ShardSearch], query: Any, request: ShardRequest) -> li
     return [sorted(line, key=lambda pair: (-pair[1], pair[0]))[: request.k] for line in lists]
 
 
-def test_recall_and_certificates_are_those_of_loops(shards: list[ShardSearch], asked: AskedQueries) -> None:
-    measuring = SearchMeasuring(shards, asked, K)
+def test_recall_and_certificates_are_those_of_loops(shards: list[ShardSearch], sample: SampledQueries) -> None:
+    measuring = SearchMeasuring(shards, sample, K)
     for method, params in [("average", {"num_candidates": 5}), ("per_embedding", {"num_per_embedding": 2})]:
         own = measuring.measured(method, params)
         request, exactly = measuring._request(method, params), measuring._request("brute_force", {})
-        lists = zip(found_by(shards, asked.state, request), found_by(shards, asked.state, exactly), strict=True)
+        lists = zip(found_by(shards, sample.state, request), found_by(shards, sample.state, exactly), strict=True)
         expected = [oracles.recall.recall(found, best) for found, best in lists]
-        assert own.recall == pytest.approx(sum(expected) / len(asked))
+        assert own.recall == pytest.approx(sum(expected) / len(sample))
         assert own.low < own.recall < own.high or own.recall in (0, 1)
-        assert (own.num_queries, own.k, own.params) == (len(asked), K, params)
+        assert (own.num_queries, own.k, own.params) == (len(sample), K, params)
     assert 0 <= own.certified_fraction <= 1
 
 
-def test_an_exact_method_misses_nothing(shards: list[ShardSearch], asked: AskedQueries) -> None:
-    measuring = SearchMeasuring(shards, asked, K)
+def test_an_exact_method_misses_nothing(shards: list[ShardSearch], sample: SampledQueries) -> None:
+    measuring = SearchMeasuring(shards, sample, K)
     for method in ("brute_force", "two_pass"):
         own = measuring.measured(method, {})
         assert (own.recall, own.low, own.high, own.certified_fraction) == (1, 1, 1, 1)
@@ -109,33 +109,35 @@ def test_an_exact_method_misses_nothing(shards: list[ShardSearch], asked: AskedQ
 
 
 def test_time_is_the_median_of_the_slowest_shard(
-    shards: list[ShardSearch], asked: AskedQueries, monkeypatch: pytest.MonkeyPatch
+    shards: list[ShardSearch], sample: SampledQueries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = HandSetClock(lambda shard, request, num: 0.001 * (1 + shard.items.first_row + num % 7))
-    measuring = SearchMeasuring(shards, asked, K, clock.passing(monkeypatch))
-    clock.num, first = 0, len(shards) * -(-len(asked) // 64)
+    measuring = SearchMeasuring(shards, sample, K, clock.passing(monkeypatch))
+    clock.num, first = 0, len(shards) * -(-len(sample) // 64)
     own = measuring.measured("average", {"num_candidates": 5})
     last = len(shards) - 1
     rows = [shard.items.first_row for shard in shards]
     took = [
         max(1 + rows[shard] + (first + turn * len(shards) + shard) % 7 for shard in range(last + 1))
-        for turn in range(1, 1 + min(len(asked), MOST_TIMED))
+        for turn in range(1, 1 + min(len(sample), MOST_TIMED))
     ]
     assert own.ms == pytest.approx(median(took))
 
 
 def test_a_slow_search_is_timed_a_few_times(
-    shards: list[ShardSearch], asked: AskedQueries, monkeypatch: pytest.MonkeyPatch
+    shards: list[ShardSearch], sample: SampledQueries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = HandSetClock(lambda shard, request, num: 10.0)
-    measuring = SearchMeasuring(shards, asked, K, clock.passing(monkeypatch))
+    measuring = SearchMeasuring(shards, sample, K, clock.passing(monkeypatch))
     clock.num = 0
     assert measuring.measured("brute_force", {}).ms == pytest.approx(10_000)
     assert clock.num == len(shards) * (1 + 6), "one batch, a search that warms up, and five"
 
 
-def test_what_a_version_cannot_take_is_left_out(store: Storage, shards: list[ShardSearch], asked: AskedQueries) -> None:
-    measuring = SearchMeasuring(shards, asked, K)
+def test_what_a_version_cannot_take_is_left_out(
+    store: Storage, shards: list[ShardSearch], sample: SampledQueries
+) -> None:
+    measuring = SearchMeasuring(shards, sample, K)
     steps = [("brute_force", {}), ("average", {"num_candidates": 2}), ("average", {"num_candidates": 9}), ("ann", {})]
     measured, left_out = measure_all(measuring, steps)
     assert [own.method for own in measured] == ["brute_force", "average"]
@@ -149,18 +151,18 @@ def test_what_a_version_cannot_take_is_left_out(store: Storage, shards: list[Sha
     ("k", "message"),
     [(0, "k must be at least 1, got 0"), (61, "k must be at most the 60 items of the version, got 61")],
 )
-def test_a_k_that_cannot_be(shards: list[ShardSearch], asked: AskedQueries, k: int, message: str) -> None:
+def test_a_k_that_cannot_be(shards: list[ShardSearch], sample: SampledQueries, k: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SearchMeasuring(shards, asked, k)
+        SearchMeasuring(shards, sample, k)
 
 
 def test_queries_of_a_split_are_spread_and_say_something(read: VersionQueries, shards: list[ShardSearch]) -> None:
     queries = read.queries("train")
-    asked = of_split(queries, read.model, shards, "train", 7)
-    assert str(asked) == "7 queries of split train"
+    sample = of_split(queries, read.model, shards, "train", 7)
+    assert str(sample) == "7 queries of split train"
     with torch.no_grad():
         first = read.model.encode_queries(read.model.query_features([queries.inputs[0], queries.inputs[-1]]))
-    state, _ = asked.some([0, 6])
+    state, _ = sample.some([0, 6])
     assert torch.allclose(state.average, first.average)  # type: ignore[attr-defined]
 
 
@@ -170,20 +172,30 @@ def test_seen_items_are_excluded_by_their_ids(read: VersionQueries, shards: list
     rows = [[0, 25, 59, 60], []]
     queries = read.queries("train").head(2)
     seen = type(queries)(queries.inputs, queries.relevant, ItemLists.of(rows), exclude_seen=True)
-    asked = of_split(seen, read.model, shards, "train", 2)
+    sample = of_split(seen, read.model, shards, "train", 2)
     ids = [own for shard in shards for own in shard.item_ids]
-    assert [list(own) for own in asked.exclude] == [[ids[row] for row in own if row < 60] for own in rows]
+    assert [list(own) for own in sample.exclude] == [[ids[row] for row in own if row < 60] for own in rows]
 
 
 def test_items_are_queries_where_both_are_vectors(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
     local.build(vectors, folder=str(tmp_path))
-    asked = of_items(Version.published(Storage(str(tmp_path))), 10)
-    assert str(asked) == "10 of its items as queries"
+    sample = of_items(Version.published(Storage(str(tmp_path))), 10)
+    assert str(sample) == "10 of its items as queries"
     directions = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     own = np.unique(np.linspace(0, 49, 10).astype(int))
-    state: Any = asked.state
+    state: Any = sample.state
     assert np.allclose(state.components[:, 0].numpy(), directions[own], atol=1e-6)
+
+
+def test_items_without_a_direction_are_no_queries(tmp_path: Path) -> None:
+    vectors = np.eye(6, dtype=np.float32)
+    vectors[2] = 0
+    local.build(vectors, folder=str(tmp_path), zero_vectors="keep")
+    assert len(of_items(Version.published(Storage(str(tmp_path))), 10)) == 5
+    local.build(0 * vectors, folder=str(tmp_path), version="zeros", zero_vectors="keep")
+    with pytest.raises(UnsupportedError, match="version zeros must have queries to measure its searches"):
+        of_items(Version.published(Storage(str(tmp_path))), 10)
 
 
 def test_items_of_a_mixture_are_no_queries(store: Storage) -> None:

@@ -42,7 +42,7 @@ def version(root: Path) -> LocalVersion:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[ShardRequest]:
-    """What is asked of the first shard."""
+    """Requests that reach the first shard."""
     seen, search = list[ShardRequest](), ShardSearch.search
 
     def noting(shard: ShardSearch, query: Any, request: ShardRequest, exclude: Any) -> Any:
@@ -108,7 +108,7 @@ def test_the_server_of_one_process_says_and_takes_it(version: LocalVersion) -> N
 def test_the_default_search_is_compared_and_counted_by_its_method(version: LocalVersion) -> None:
     single = SingleProcessServer(version, shadow_fraction=1.0)
 
-    async def asked() -> None:
+    async def scenario() -> None:
         transport = httpx.ASGITransport(api_of(lambda: single))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             body = {"queries": [{"text": "red"}], "k": 4}
@@ -118,7 +118,7 @@ def test_the_default_search_is_compared_and_counted_by_its_method(version: Local
             await comparing
             await client.post("/v1/search", json={**body, "method": "brute_force"})
 
-    asyncio.run(asked())
+    asyncio.run(scenario())
     assert single.traffic.shadow.recall.num_queries == 1
     assert b'method="average"' in single.instruments.text()
 
