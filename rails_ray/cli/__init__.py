@@ -14,8 +14,8 @@
 | `inspect`   | inspect                                                           |
 | `keys`      | new-key                                                           |
 
-`inspecting` and `planning` compute what two of them print, `tuning` what `tune` does; `rendering` and `plotting` make
-what people look at, `quickstart` is the tour.
+`inspecting` and `planning` compute what two of them print, `tuning` and `tuning_searches` what `tune` does; `rendering`
+and `plotting` make what people look at, `quickstart` is the tour.
 """
 
 from typing import Any, Protocol

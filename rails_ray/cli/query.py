@@ -53,7 +53,8 @@ class Query(AllowsCode):
         cutoff: Name and value of the cut-off. If left out: the server's own.
         method: brute_force and two_pass are exact. per_embedding, average, combined, gated (mixtures only), ann (dot
             products only), surrogate (versions with one), lookup and ivf_lookup (components stored as codes) and
-            inverted (SOLAR only) are approximate and say how far off an answer can be.
+            inverted (SOLAR only) are approximate and say how far off an answer can be. If left out, and no search
+            parameter is given: the version's own, else brute_force.
         params: How much the search looks at.
         calls: Budget of calls of the heavy ranker for each query. If left out: none but those that an index of RBE
             spends on a query.
@@ -77,7 +78,7 @@ class Query(AllowsCode):
     k: int | None = None
     show: int = 4
     cutoff: tuple[CutoffKind, float] | None = None
-    method: str = "brute_force"
+    method: str | None = None
     params: Annotated[Params, tyro.conf.arg(name="")] = field(default_factory=Params)
     calls: int | None = None
     deadline_ms: float | None = None
@@ -96,20 +97,21 @@ class Query(AllowsCode):
         facts, search, explain = self._here() if self.local else self._at_url()
         names, queries = zip(*self.queries(facts["query"]), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
-        how: dict[str, Any] = {"method": self.method, "fallback": self.fallback, **asdict(self.params)}
+        how: dict[str, Any] = {"fallback": self.fallback, **asdict(self.params)}
+        how |= {} if self.method is None else {"method": self.method}
         budget = self.budget()
         best = search(queries, self.show, **how, **budget, cutoff={"top_k": self.show})
         cut = best
         if not budget:
             cut = search(queries, self.k, **how, cutoff=cutoff)
         certified = _certified([result.certificate for result in best.results])
-        out.print(rendering.answers(names, cut, best, f"version {cut.version}, {self.method}: {certified}"))
+        out.print(rendering.answers(names, cut, best, f"version {cut.version}, {best.method}: {certified}"))
         coverage = cut.coverage
         if coverage.num_chunks != coverage.chunks_trained:
             out.print(f"{coverage.chunks_trained} of {coverage.num_chunks} chunks of the model are trained")
         for name, result in zip(names, best.results, strict=True):
             if result.is_short:
-                out.print(f"{name!r}: {MORE_BY_BUCKETS if self.method == 'inverted' else MORE_BY_INDEX}")
+                out.print(f"{name!r}: {MORE_BY_BUCKETS if best.method == 'inverted' else MORE_BY_INDEX}")
             if result.is_known is False:
                 answer = "this is the answer to an empty query" if self.fallback is None else "these items are popular"
                 out.print(f"training saw no part of {name!r}: {answer}")

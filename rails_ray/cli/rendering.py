@@ -15,6 +15,7 @@ from rails_ray.cli.tuning import Tuning
 from rails_ray.cutoffs.measuring import LEVELS, Measured, segment_name
 from rails_ray.cutoffs.temperatures import Factors
 from rails_ray.schema.responses import SearchResponse
+from rails_ray.search.measured import SearchFigures
 from rails_ray.storage.manifest import IndexEntry, Manifest, PartEntry, summary
 from rails_ray.storage.versions import Listed
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ShareKept
@@ -215,6 +216,36 @@ def tuning(found: Tuning) -> Table:
             *lengths,
             f"{one.empty_fraction:.1%}",
             style="bold" if number == 0 else "",
+        )
+    return table
+
+
+def searches(measured: Sequence[SearchFigures], title: str, best: SearchFigures | None = None) -> Table:
+    """A table of searches: recall against brute force, what certificates prove, and the time of one query.
+
+    Args:
+        best: the one that was chosen, if any.
+    """
+    table = Table("", "method", "parameters", title=title, title_justify="left")
+    for heading in ("k", "recall@k", "95% interval", "certified", "ms", "speed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.caption = (
+        "certified: answers that prove to be exact; ms: median of one query at a time; speed: of brute_force"
+    )
+    usual = {own.k: own.ms for own in measured if own.method == "brute_force"}
+    for own in measured:
+        speed = f"{usual[own.k] / own.ms:.1f}x" if own.k in usual and own.ms else ""
+        table.add_row(
+            "best" if own is best else "",
+            own.method,
+            ", ".join(f"{name} {value}" for name, value in own.params.items()),
+            str(own.k),
+            f"{own.recall:.4f}",
+            "no item missed" if own.low == own.high else f"{own.low:.4f} to {own.high:.4f}",
+            f"{own.certified_fraction:.1%}",
+            f"{own.ms:.2f}",
+            speed,
+            style="bold" if own is best else "",
         )
     return table
 

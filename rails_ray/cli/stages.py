@@ -1,6 +1,7 @@
 """The stages as commands, but for encode: train, publish, evaluate, calibrate; quickstart and pipeline run several."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -171,7 +172,8 @@ class Publish(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(AllowsCode, Stored, ExcludesSeen):
-    """Measure a run or a version on held-out queries."""
+    """Measure a run or a version on held-out queries; of a version also the recall, certificates and time of each
+    search method, on a sample of them."""
 
     run_name: Annotated[str | None, tyro.conf.arg(name="run")] = None
     """Run to evaluate. Give this or --version."""
@@ -181,6 +183,8 @@ class Evaluate(AllowsCode, Stored, ExcludesSeen):
     """Queries to evaluate on: train, valid or test."""
     folder: str | None = None
     """Data to evaluate on, such as newer data. If left out: the data of the run or version."""
+    json: bool = False
+    """Print JSON alone."""
 
     def run(self) -> dict[str, Any]:
         load("evaluate")
@@ -189,7 +193,7 @@ class Evaluate(AllowsCode, Stored, ExcludesSeen):
         from rails_ray.cutoffs.measuring import drift
         from rails_ray.on_ray.cluster import cluster
 
-        with rendering.bar(out, "evaluate") as on_progress, cluster():
+        with rendering.bar(errors if self.json else out, "evaluate") as on_progress, cluster():
             report = on_ray.evaluate(
                 self.storage,
                 run=self.run_name,
@@ -197,17 +201,25 @@ class Evaluate(AllowsCode, Stored, ExcludesSeen):
                 split=self.split,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
                 allow_code=self.allow_code,
+                with_searches=True,
                 on_progress=on_progress,
             )
         name = self.run_name or self.version or "current version"
+        found = {"evaluated": name, **report.to_dict()}
+        if self.json:
+            print(json.dumps(found, indent=1))
+            return found
         out.print(rendering.reports(_lines(name, report), f"{report.num_queries} queries of split {report.split}"))
         say_seen(report.to_dict()["seen_items"], report.split)
+        if report.searches:
+            num = f"{report.searches[0].num_queries:,} queries of split {report.split}"
+            out.print(rendering.searches(report.searches, f"methods of {name} against brute force, by {num}"))
         if report.coverage is not None:
             out.print(rendering.coverage(report.coverage, "what the calibration of this version keeps"))
             warning = drift(report.coverage)
             if warning is not None:
                 errors.print(f"rails-ray: warning: {warning}", highlight=False, markup=False, soft_wrap=True)
-        return {"evaluated": name, **report.to_dict()}
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Evaluate a run or a version on held-out queries, in one task on the cluster."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.queries import SPLITS
@@ -8,9 +9,11 @@ from rails_ray.families import calibrations, config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.training_family import training_family
+from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.serving.cutoffs import Cutoffs
+from rails_ray.serving.measuring import usual_searches
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation import report
@@ -25,6 +28,7 @@ def evaluate(
     split: str = "test",
     data: DataConfig | None = None,
     allow_code: Sequence[str] = (),
+    with_searches: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Report:
     """Evaluate a run's model, or a stored version, published or not; by default the current version.
@@ -34,6 +38,7 @@ def evaluate(
     Args:
         data: data to evaluate on; by default the data in the config of the run or version.
         allow_code: as in `local.open`.
+        with_searches: measure the methods of a version too, on some of the queries.
         on_progress: called a few times a second.
 
     Raises:
@@ -46,7 +51,8 @@ def evaluate(
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
     check_split(split)
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    return in_task(_evaluate, str(store), run, version, split, data, allowed, on_progress=on_progress)
+    how = (split, data, allowed, with_searches)
+    return in_task(_evaluate, str(store), run, version, *how, on_progress=on_progress)
 
 
 def check_split(split: str) -> None:
@@ -64,6 +70,7 @@ def _evaluate(
     split: str,
     data_config: DataConfig | None,
     allowed: AllowedCode,
+    with_searches: bool,
 ) -> Report:
     store = Storage(storage)
     if run is not None:
@@ -83,12 +90,17 @@ def _evaluate(
     stored = calibrations.read_current(store, own.version)
     cutoffs = Cutoffs.of(training_family(own.config).cutoff_support, len(own.items), own.cutoff_mass, stored)
     mass = cutoffs.version_mass
-    return report.evaluate(
+    queries = own.queries(split)
+    measured = report.evaluate(
         own.model,
         own.items,
-        own.queries(split),
+        queries,
         split,
         mass,
         None if mass is None else cutoffs.distribution(),
         cutoffs.calibration,
     )
+    if not with_searches:
+        return measured
+    opened = Version.encoded(store, own.version, allowed)
+    return replace(measured, searches=usual_searches(opened, own.model, queries, split))

@@ -114,12 +114,13 @@ class _Search(Strict):
         description="Most items per query, and without a cut-off just so many, as far as there are; by default the "
         "cut-off's number, or else 10 for top_k and 1000 for cut-offs by score.",
     )
-    method: Method = Field(
-        "brute_force",
-        description="The first two are exact; the others say how far off an answer can be. An index of SOLAR's codes "
-        "takes brute_force and inverted. Any other takes all but inverted, gated only for a mixture, ann only for a "
-        "dot product, surrogate only if it was encoded with one, lookup only if components are stored as codes, and "
-        "ivf_lookup only if these are in lists.",
+    method: Method | None = Field(
+        None,
+        description="By default the version's own, if no search parameter is named and `rails-ray tune` has chosen "
+        "one, else brute_force. The first two are exact; the others say how far off an answer can be. An index of "
+        "SOLAR's codes takes brute_force and inverted. Any other takes all but inverted, gated only for a mixture, ann "
+        "only for a dot product, surrogate only if it was encoded with one, lookup only if components are stored as "
+        "codes, and ivf_lookup only if these are in lists.",
     )
     cutoff: CutoffInput | None = Field(
         None,

@@ -14,4 +14,6 @@
 | `sharded`      | one corpus in several parts                                                        |
 | `scan`         | the best of blocks of scores                                                       |
 | `checks`       | what every method refuses                                                          |
+| `ladders`      | the search parameters that are tried of each method                                |
+| `measured`     | recall against brute force, and the choice among searches                          |
 """

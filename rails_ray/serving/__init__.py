@@ -7,6 +7,8 @@
 | `vector_queries`      | queries that are vectors, in one array                                   |
 | `encoder`             | queries -> query state                                                   |
 | `cutoffs`             | which cut-off a request gets                                             |
+| `search_defaults`     | by which method a request is searched                                    |
+| `measuring`           | recall and time of a version's searches                                  |
 | `popular`             | the answer to queries of which the model knows nothing                   |
 | `shard_search`        | query state -> the best items of one shard                               |
 | `answers`             | coverage, and the merged answer                                          |

@@ -19,7 +19,6 @@ from rails_ray.reranking.rankers import RankerCandidates
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
 from rails_ray.schema.responses import Coverage, ExplainResponse, QueryResult, SearchResponse
-from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.rounds import AskShards, Rounds, search_rounds
 from rails_ray.serving.answers import coverage_of, explained, results_of, with_string_ids
 from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
@@ -27,6 +26,7 @@ from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
 from rails_ray.serving.popular import Popular
+from rails_ray.serving.search_defaults import SearchDefaults
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.serving.vector_queries import VectorQueries
@@ -80,6 +80,7 @@ class Engine:
         version: a published version.
         cutoff: cut-off for requests that name none; by default the version's.
         calibration: file of the calibration; by default the version's current one.
+        search: file of the default search; by default the version's current one.
         has_ranker: whether there is a heavy ranker to ask.
 
     Raises:
@@ -94,6 +95,7 @@ class Engine:
         *,
         cutoff: CutoffInput | None = None,
         calibration: str | None = None,
+        search: str | None = None,
         limits: Limits = Limits(),
         device: str = "cpu",
         has_ranker: bool = False,
@@ -102,6 +104,7 @@ class Engine:
         self.version = version
         self.shard_items = manifest.shard_items
         self.cutoffs = Cutoffs.read(version, default=cutoff, calibration=calibration)
+        self.search_defaults = SearchDefaults.read(version, search)
         self.encoder = QueryEncoder(version, device)
         self.model_facts = own.model_facts(manifest)
         self.ranking = Reranking(
@@ -117,6 +120,7 @@ class Engine:
         self.facts = {
             **summary(manifest),
             **self.cutoffs.summary(),
+            "search": self.search_defaults.summary(),
             "takes_budget": takes_budget,
             "exclude_seen": self.excludes_seen if "history" in manifest.query else None,
         }
@@ -172,7 +176,7 @@ class Engine:
     def _head(self, request: SearchRequest, cutoff: CutoffInput, coverage: Coverage, is_exact: bool) -> SearchResponse:
         return SearchResponse(
             version=self.facts["version"],
-            method=request.method,
+            method=self.search_defaults.method(request),
             is_exact=is_exact,
             cutoff=cutoff.model_dump(exclude_defaults=True),
             coverage=coverage,
@@ -222,8 +226,8 @@ class Engine:
                     np.float32(least) if floor is None else floor, np.full(len(temperature), least, "f4")
                 )
             at_least = 0 if floor is None else min(cutoff.min_items, most)
-            params = SearchParams.of_request(vars(request), most)
-            shard_request = ShardRequest(request.method, params, most, floor, at_least)
+            method, params = self.search_defaults.method(request), self.search_defaults.params(request, most)
+            shard_request = ShardRequest(method, params, most, floor, at_least)
             return decided, self._for_ranker(shard_request, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
@@ -332,7 +336,7 @@ class Engine:
         if request.budget is None:
             return shard_request
         num_items = min(max(shard_request.k, request.budget.calls), sum(self.shard_items))
-        params = SearchParams.of_request(vars(request), num_items)
+        params = self.search_defaults.params(request, num_items)
         return replace(
             shard_request, k=num_items, params=params, for_ranker=True, with_vectors=request.budget.rounds > 1
         )

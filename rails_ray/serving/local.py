@@ -74,7 +74,7 @@ class LocalVersion:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what the version is: items, shards, the fields that give a query, its cut-off."""
+        """Return what the version is: items, shards, the fields that give a query, its cut-off and default search."""
         return self.engine.facts
 
     def index(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class LocalVersion:
         queries: Iterable[Query],
         k: int | None = None,
         *,
-        method: str = "brute_force",
+        method: str | None = None,
         cutoff: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> SearchResponse:
@@ -96,6 +96,7 @@ class LocalVersion:
         Args:
             queries: one each, or vectors [B, D].
             k: most items of a list; without a cut-off just so many, as far as there are.
+            method: by default, and if there is no search parameter, the version's, else brute_force.
             cutoff: one of mass, coverage, nucleus, probability, score and top_k with its value; by default, and if
                 there is no k, the version's.
             options: further fields of a request, such as num_candidates.
@@ -212,7 +213,8 @@ def open(
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if a file of it differs from its manifest.
-        UnsupportedError: if the version has an index and FAISS is not installed, or lacks what the cut-off needs.
+        UnsupportedError: if the version has an index and FAISS is not installed, or lacks what the cut-off needs, or
+            the method of its default search.
         ValueError: if there is no such device, if the version's config names code that is not allowed, or if its ranker
             cannot be imported.
     """
@@ -224,6 +226,7 @@ def open(
         ranker, path = ranker_of(own.ranker, own.allowed), own.ranker.path
     engine = Engine(opened, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
     shards = [ShardSearch(opened, shard, device) for shard in range(opened.num_shards)]
+    engine.search_defaults.check(shards[0].searcher.methods)
     return LocalVersion(opened.manifest, engine, shards, ranker, path)
 
 

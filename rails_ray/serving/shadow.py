@@ -45,7 +45,7 @@ class Shadow:
     def seen(self, request: SearchRequest, answered: Answered) -> Answered:
         """Return the answer; it is compared in the background if it is drawn and no other comparison is under way."""
         is_busy = self._comparing is not None and not self._comparing.done()
-        is_comparable = request.method not in EXACT and request.budget is None and _is_whole(answered)
+        is_comparable = answered.head.method not in EXACT and request.budget is None and _is_whole(answered)
         if is_busy or not is_comparable or self._draw() >= self._fraction:
             return answered
         results = list(answered.results)

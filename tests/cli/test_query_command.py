@@ -21,7 +21,8 @@ def test_a_short_list_says_what_finds_more(
     method: str, remedy: str, is_short: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(client, "index", lambda url: {"query": {"text": "string"}})
-    monkeypatch.setattr(client, "search", lambda *asked, **how: search_response(is_short=is_short))
+    answer = search_response(is_short=is_short).model_copy(update={"method": method})
+    monkeypatch.setattr(client, "search", lambda *asked, **how: answer)
     Query(texts=("red",), method=method).run()
     told = " ".join(capsys.readouterr().out.split())
     assert (f"'red': {remedy}" in told) == is_short

@@ -7,6 +7,7 @@ from rails_ray.cli import rendering
 from rails_ray.cli.rendering import LOG_S, Bar
 from rails_ray.cutoffs.measuring import LEVELS, Measured
 from rails_ray.cutoffs.temperatures import Factor, Factors
+from rails_ray.search.measured import SearchFigures
 from rails_ray.training.evaluation.calibrating import ShareKept
 from support.clocks import clock_of
 from support.responses import search_response
@@ -106,3 +107,17 @@ def test_an_item_without_a_title_is_shown_by_its_id() -> None:
     Console(file=text, width=80).print(rendering.answers(["hat"], answer, answer, "v"))
     assert "a hat 0.50" in text.getvalue()
     assert " 8 0.25" in text.getvalue()
+
+
+def test_searches_stand_beside_the_scan_of_their_own_k() -> None:
+    scan = SearchFigures("brute_force", {}, 10, 200, 1.0, 1.0, 1.0, 1.0, 4.0)
+    graph = SearchFigures("ann", {"ef_search": 64}, 10, 200, 0.995, 0.98, 0.999, 0.0, 0.5)
+    long = SearchFigures("brute_force", {}, 100, 200, 1.0, 1.0, 1.0, 1.0, 6.0)
+    text = StringIO()
+    Console(file=text, width=120).print(rendering.searches([scan, graph, long], "v1", graph))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.getvalue().splitlines() if "│" in line]
+    assert rows == [
+        ["", "brute_force", "", "10", "1.0000", "no item missed", "100.0%", "4.00", "1.0x"],
+        ["best", "ann", "ef_search 64", "10", "0.9950", "0.9800 to 0.9990", "0.0%", "0.50", "8.0x"],
+        ["", "brute_force", "", "100", "1.0000", "no item missed", "100.0%", "6.00", "1.0x"],
+    ]

@@ -44,7 +44,7 @@ class Server:
         coverage = Coverage(shards_answered=1, num_shards=1, items_searched=9, num_items=9)
         head = SearchResponse(
             version="v1",
-            method=request.method,
+            method=request.method or "brute_force",
             is_exact=all(one.certificate.is_exact for one in results),
             cutoff={},
             coverage=coverage,

@@ -141,6 +141,7 @@ ACCEPTED = [
     asking(cutoff={"score": -1}),
     asking(cutoff={"score": 37.5}),
     asking(cutoff={"top_k": 1, "max_items": None}),
+    asking(method=None),
 ]
 REFUSED = [
     {},
@@ -175,7 +176,6 @@ REFUSED = [
     asking(k="3"),
     asking(k=2**31),
     asking(method="magic"),
-    asking(method=None),
     asking(min_coverage=1.1),
     asking(min_coverage=None),
     asking(cutoff={}),

@@ -1,6 +1,7 @@
 """The recall of live searches: what is compared, how often, and what the interval covers."""
 
 import asyncio
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -27,7 +28,9 @@ def answered(lists: dict[str, list[str]], request: SearchRequest, num_searched: 
         for text in texts
     ]
     coverage = Coverage(shards_answered=1, num_shards=1, items_searched=num_searched, num_items=9)
-    head = SearchResponse(version="v", method="gated", is_exact=False, cutoff={}, coverage=coverage, results=[])
+    head = SearchResponse(
+        version="v", method=request.method or "gated", is_exact=False, cutoff={}, coverage=coverage, results=[]
+    )
     return Answered(head, iter(results), 2 * len(results))
 
 
@@ -147,5 +150,20 @@ def test_a_comparison_goes_on_when_its_client_has_gone() -> None:
         await compared(shadow)
         assert ends == [inf]
         assert shadow.recall.num_queries == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_default_search_is_compared_by_the_method_that_was_used() -> None:
+    async def scenario() -> None:
+        exactly = Exactly()
+        shadow = Shadow(exactly.search, 1.0)
+        request = request_of("a", method=None, num_candidates=None)
+        answer = answered(FOUND, request)
+        shadow.seen(request, replace(answer, head=answer.head.model_copy(update={"method": "two_pass"})))
+        assert shadow._comparing is None
+        shadow.seen(request, answered(FOUND, request))
+        await compared(shadow)
+        assert exactly.asked[0].method == "brute_force"
 
     asyncio.run(scenario())

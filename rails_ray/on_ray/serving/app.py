@@ -19,7 +19,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Loggi
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
-from rails_ray.families import calibrations
+from rails_ray.families import calibrations, default_searches
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.listening import most_passed
@@ -32,6 +32,7 @@ from rails_ray.schema.deployment import RankerArgs
 from rails_ray.serving.cutoffs import NO_CALIBRATION, Cutoffs
 from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.ports import check_port
+from rails_ray.serving.search_defaults import NO_SEARCH, SearchDefaults
 from rails_ray.storage.filesystem import Storage
 
 ANSWER_TIMEOUT_S = 120.0  # for the first answer of an application whose replicas run
@@ -66,12 +67,14 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
         "storage": storage,
         "version": version.name,
         "calibration": args.calibration or calibration,
+        "search": args.search or default_searches.current(version.storage, version.name) or NO_SEARCH,
         "ranker": args.ranker or ranker_of_family(own),
         "allow_code": list(allowed.named),
     }
     args = args.model_copy(update=pinned)  # so that later replicas serve the same
-    # Raises if the default cut-off cannot work, before anything starts.
+    # Raises if the default cut-off or search cannot work, before anything starts.
     Cutoffs.read(version, default=args.cutoff, calibration=args.calibration)
+    SearchDefaults.read(version, args.search)
     options = deployments(placement, version.num_shards, args.ranker)
     classes: tuple[Any, Any, Any] = Shard, Router, Ranker  # the decorator's result has no usable type
     shard_search, router, ranker = classes

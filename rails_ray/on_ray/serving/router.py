@@ -79,6 +79,7 @@ class Router:
             version,
             cutoff=args.cutoff,
             calibration=args.calibration,
+            search=args.search,
             limits=limits,
             device=reserved_device(),
             has_ranker=caller is not None,

@@ -13,6 +13,7 @@ from rails_ray.data.encoding import encode_items
 from rails_ray.data.queries import Queries
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.search.measured import SearchFigures
 from rails_ray.training.evaluation.calibrating import positives_of
 from rails_ray.training.evaluation.metrics import ListQuality, hit_rate, list_quality, mean_reciprocal_rank
 from rails_ray.training.evaluation.ranking import Ranking, rank_all, rank_both
@@ -28,6 +29,7 @@ class Report:
     hit_rate: the hit rate by k; empty without queries, of which mrr is 0.
     cutoff_mass, lists: the per-query cut-off and what it keeps; None if the model has no trained tau_q.
     coverage: what the version's calibration keeps of the relevant on this split; None if there is no calibration.
+    searches: recall and time of the version's methods with their usual parameters; None if they were not measured.
     seen_items: what became of the items of the queries' histories; None if queries have none.
     """
 
@@ -40,6 +42,7 @@ class Report:
     lists: ListQuality | None
     coverage: list[Measured] | None = None
     seen_items: SeenItems | None = None
+    searches: list[SearchFigures] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

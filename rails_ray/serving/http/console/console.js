@@ -3,7 +3,8 @@
 // The console of a server: it asks the same API as any client, from the page's own origin alone.
 
 // SCHEMA, which the server writes above this line, has what a request may name.
-const METHODS = SCHEMA.methods;
+const OWN_METHOD = "the version's";
+const METHODS = [OWN_METHOD, ...SCHEMA.methods];
 const USUAL = { top_k: 10, coverage: 0.9, mass: 0.9, nucleus: 0.5, probability: 0.01, score: 0.5 };
 const CUTOFFS = { "the version's": null, ...Object.fromEntries(SCHEMA.cutoffs.map((kind) => [kind, USUAL[kind] ?? 0.5])) };
 const CURVE = 100; // items of the curve, cut or not
@@ -67,7 +68,7 @@ function howOf(side) {
   const fieldset = document.querySelector(`fieldset[data-side="${side}"]`);
   const value = (name) => fieldset.querySelector(`[name="${name}"]`).value;
   const cutoff = value("cutoff");
-  const how = { method: value("method") };
+  const how = value("method") === OWN_METHOD ? {} : { method: value("method") };
   return CUTOFFS[cutoff] === null ? how : { ...how, cutoff: { [cutoff]: Number(value("value")) } };
 }
 

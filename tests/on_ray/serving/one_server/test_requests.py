@@ -160,6 +160,7 @@ def test_health_index_and_description(served_version: Served) -> None:
     assert facts["calibration"] == stored.summary()
     assert facts["cutoff"] == {"mass": 0.999 if stored.mass is None else stored.mass, "min_items": 1}
     assert (facts["ranker"], facts["takes_budget"]) == (None, False)
+    assert facts["search"] == {"method": "brute_force", "params": {}, "tuned": None}
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
     of_models = {"/v2/models/{name}", "/v2/models/{name}/infer", "/v2/models/{name}/ready"}
     of_health = {f"/{version}/health/{kind}" for version in ("v1", "v2") for kind in ("live", "ready")}
