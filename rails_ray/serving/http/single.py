@@ -73,7 +73,7 @@ class SingleProcessServer:
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
         self._thread = ThreadPoolExecutor(1, "search")
         # By method, and by the bits of k.
-        self._kinds = defaultdict[tuple[str, int], ShortWork](lambda: ShortWork(threads=self._thread))
+        self._kinds = defaultdict[tuple[str | None, int], ShortWork](lambda: ShortWork(threads=self._thread))
         self.instruments = PrometheusMetrics()
         self.traffic = Traffic(self._search, version.engine, self.instruments, shadow_fraction, on_search)
         self.keys_problem: str | None = None

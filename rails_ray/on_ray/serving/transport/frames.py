@@ -41,7 +41,7 @@ def frame(number: int, kind: int, detail: int = 0, *content: bytes) -> list[byte
 
 
 class FrameProtocol(asyncio.Protocol):
-    """One end of a connection. Whoever sends waits while the other end does not read.
+    """One end of a connection. A sender waits while the other end does not read.
 
     largest: bytes of content that a frame may have; where one has more, the connection is closed.
     """
