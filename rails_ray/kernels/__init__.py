@@ -7,7 +7,8 @@
 | `mol_gradient` | RAILS, Section 2: the same scores in training, and their gradient                      |
 | `lookup_scan`  | SOLAR, Section 4, and product quantization: sums of table look-ups                     |
 | `postings`     | SOLAR, Section 4: the items of each bucket, the best buckets, sums over what is posted |
+| `products`     | inner products of few queries with many items, in the quicker order                    |
 
-`compiled` says where the loops of the last two run, `compiled_loops` has them; `fused_kernel` is `fused_scan`'s, in
-Triton.
+`compiled` says where the loops of `lookup_scan` and `postings` run, `compiled_loops` has them; `fused_kernel` is
+`fused_scan`'s, in Triton.
 """

@@ -24,6 +24,7 @@ from rails_ray.serving.engine import Answered
 
 MOST_QUERIES = 64  # of a batch of requests; more are searched no faster, and wait for each other
 MOST_UNDER_WAY = 2  # batches of requests alike that are searched at once
+TURNS = 2  # of the event loop: one reads from connections, one carries what came as far as here
 ASSUMED_K = 1000  # of a request that names no k: the longest default
 OF_ONE_REQUEST = (ValueError, UnsupportedError)  # errors that say nothing about the others of a batch
 
@@ -73,6 +74,7 @@ class Batches:
         self._under_way[kind] += 1
         self._waiting.setdefault(kind, deque())
         try:
+            await _let_others_come()
             answered = await self._search(request)
         finally:
             self._under_way[kind] -= 1
@@ -118,6 +120,7 @@ class Batches:
 
     async def _answer(self, kind: str, batch: list[_Waiting]) -> None:
         try:
+            await _let_others_come()
             await self._together(batch)
         finally:
             self._under_way[kind] -= 1
@@ -151,6 +154,12 @@ class Batches:
             _tell(own, await self._search(own.request), began)
         except Exception as error:
             _fail(own.answer, error)
+
+
+async def _let_others_come() -> None:
+    """Let requests that have arrived be read, so that they wait together while a search occupies this loop."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 def _cancel_if_all_went(task: asyncio.Task[None], batch: Sequence[_Waiting], _: asyncio.Future[Answered]) -> None:

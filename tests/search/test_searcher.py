@@ -10,7 +10,7 @@ from rails_ray.kernels.lookup_scan import LEAST_BESIDE
 from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import Codes, Tables
-from rails_ray.schema.requests import SearchRequest
+from rails_ray.schema.requests import Method
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.searcher import METHODS, ByCodes, ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -33,8 +33,7 @@ def test_items_are_searched_by_what_they_have() -> None:
 
 
 def test_a_request_may_name_every_method_and_no_other() -> None:
-    named = get_args(SearchRequest.model_fields["method"].annotation)
-    assert set(named) == {*METHODS, "gated", "ann", "surrogate", *ByCodes.methods, "lookup", "ivf_lookup"}
+    assert set(get_args(Method)) == {*METHODS, "gated", "ann", "surrogate", *ByCodes.methods, "lookup", "ivf_lookup"}
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_a_search_is_cancelled_once_all_who_waited_for_it_have_gone() -> None:
         server = Server()
         batches = Batches(server.search, 100_000)
         alone = asyncio.create_task(batches.search(asked("alone")))
-        await asyncio.sleep(0)
+        await turns()
         together = [asyncio.create_task(batches.search(asked(text))) for text in ("one", "other")]
         await asyncio.sleep(0)
         alone.cancel()
@@ -244,7 +244,7 @@ def test_a_search_is_cancelled_once_all_who_waited_for_it_have_gone() -> None:
 
         server.may_answer.clear()
         alone = asyncio.create_task(batches.search(asked("alone")))
-        await asyncio.sleep(0)
+        await turns()
         gone = [asyncio.create_task(batches.search(asked(text))) for text in ("one", "other")]
         await asyncio.sleep(0)
         alone.cancel()

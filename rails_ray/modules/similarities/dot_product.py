@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rails_ray.kernels.products import inner_products
 from rails_ray.modules.similarities import Scored
 from rails_ray.modules.similarities.states import ItemState, QueryState
 
@@ -54,7 +55,7 @@ class DotProduct(nn.Module):
         f = query.components[:, 0]
         g = items.components[..., 0, :].to(f.dtype)
         if g.dim() == 2:
-            return Scored(f @ g.T, None)
+            return Scored(inner_products(f, g), None)
         return Scored(torch.einsum("bd,bcd->bc", f, g), None)
 
     def training_scores(self, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rails_ray.kernels.faiss_library import faiss_library
+from rails_ray.kernels.products import inner_products
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.grown_lists import SCAN
 from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
@@ -87,7 +88,7 @@ class FlatIndex:
         for first in range(0, num_items, size):
             vectors = self.vectors[first : first + size].to(queries.dtype)
             scores = memory[: len(queries) * len(vectors)].view(len(queries), len(vectors))
-            yield first, torch.mm(queries, vectors.T, out=scores)
+            yield first, inner_products(queries, vectors, out=scores)
 
 
 class FlatSearch:
