@@ -62,7 +62,7 @@ def test_train_evaluate_and_encode_read_each_text_once(tmp_path: Path, read: lis
     own = training_family(from_json(run.config))
     items = list(read_data(own.config, store).item_inputs)
     assert sorted(set(items)) == sorted(set(items) & set(read))
-    report = _evaluate(str(store), "r", None, "valid", None, OURS_ALONE)
+    report = _evaluate(str(store), "r", None, "valid", None, OURS_ALONE, False)
     assert report.to_dict() == run.validation | {"hit_rate": report.hit_rate, "coverage": None}
     after_training = len(read)
     assert after_training == len(set(read)), "no text twice"
@@ -117,6 +117,6 @@ def test_functions_are_called_again(tmp_path: Path, read: list[str]) -> None:
     trained(tmp_path / "s", data, FunctionConfig(function="support.text_vectors:encode"))
     once = len(read)
     allowed = AllowedCode(("support.text_vectors",))
-    _evaluate(str(tmp_path / "s"), "r", None, "valid", None, allowed)
+    _evaluate(str(tmp_path / "s"), "r", None, "valid", None, allowed, False)
     assert len(read) == 2 * once
     assert not (tmp_path / "s" / "vectors").exists()

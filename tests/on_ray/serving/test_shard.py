@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -227,15 +228,15 @@ def test_serve_waits_for_what_a_shard_was_asked_directly(tmp_path: Path) -> None
 
     async def scenario() -> None:
         assert shard.__del__() is None  # nobody has asked
-        url = (await shard.address()).url
-        async with httpx.AsyncClient() as http:
-            assert (await http.post(f"{url}/search")).status_code == 401
+        place = urlsplit((await shard.address()).url)
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
         ended = shard.__del__()
         assert ended is not None
         await ended
-        async with httpx.AsyncClient() as http:
-            with pytest.raises(httpx.ConnectError):
-                await http.post(f"{url}/search")
+        assert await reader.read() == b""
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(place.hostname, place.port)
         assert shard.__del__() is None
 
     asyncio.run(scenario())
