@@ -2,7 +2,7 @@
 
 Vectors of length 1 (WordNet's glosses by wordllama, 256 numbers; beyond 116,659 of them copies with noise; drawn ones
 where the data or wordllama is missing), their 10 best by inner product, exactly (`exact`) and by a graph of M = 32 and
-ef_construction = 80 (`hnsw`), whose ef_search is the smallest of a ladder that finds .99 of the 10 best. 1,000 other
+ef_construction = 80 (`hnsw`), searched with the smallest ef_search of a ladder that finds 0.99 of them. 1,000 other
 glosses are the queries. In turns, each in processes of its own:
 
 - in process: FAISS (`faiss`), rails-ray (`local`), `usearch`, `lancedb`, `milvus-lite`;
@@ -135,7 +135,7 @@ def versions(peer: str) -> dict[str, Any]:
 
 
 def measured(peer: str, setting: Setting) -> dict[str, Any]:
-    """What a peer costs, or why it could not be measured, so that one that fails does not end a run of hours."""
+    """The measurements of a peer. A failure becomes a row, so that it does not end a run of hours."""
     setting.store.mkdir()
     try:
         started = time.perf_counter()
@@ -151,7 +151,7 @@ def measured(peer: str, setting: Setting) -> dict[str, Any]:
 
 
 def in_process(peer: str, setting: Setting) -> dict[str, Any]:
-    """What a process measures of itself."""
+    """The row that a process has measured of itself."""
     started = time.perf_counter()
     with running(child("search", peer, setting), setting, stdout=subprocess.PIPE) as own:
         assert own.stdout is not None

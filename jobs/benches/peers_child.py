@@ -32,13 +32,13 @@ def main(words: list[str]) -> None:
 
 
 def measured(search: Search, setting: Setting) -> dict[str, Any]:
-    """What a query, a batch and memory cost, with the beam that reaches the target."""
+    """Times of a query and of a batch, and memory, with the beam that reaches the target."""
     facts = judged(setting, lambda ef_search: one_by_one(search, setting, ef_search))
     return facts | memory_mb(psutil.Process()) | in_batches(search, setting, facts["ef_search"])
 
 
 def one_by_one(search: Search, setting: Setting, ef_search: int) -> tuple[dict[str, Any], list[list[int]]]:
-    """What a query costs, of as many as begin within `most_s`, and the rows of each."""
+    """Times of the queries that begin within `most_s`, and the items that each found."""
     took, found = list[float](), list[list[int]]()
     before, ends = cpu_s(), time.perf_counter() + setting.most_s
     for number in range(len(setting.queries)):

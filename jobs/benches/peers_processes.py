@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 def user() -> str | None:
-    """Who runs a program that refuses to be run by root; None for whoever runs the bench."""
+    """The user for a program that root may not run; None for the user of the bench."""
     return "nobody" if os.geteuid() == 0 else None
 
 
@@ -120,7 +120,7 @@ def patient(
             check(own, setting)
             if time.perf_counter() > ends:
                 raise
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # another program gives no event when it begins to answer
 
 
 def memory_mb(process: psutil.Process) -> dict[str, float]:

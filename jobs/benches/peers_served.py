@@ -20,7 +20,7 @@ FIRST_BEAM = 100  # of the first answer, before any is chosen; not of the ladder
 
 
 def served(server: Server, setting: Setting) -> dict[str, Any]:
-    """What a server costs: seconds to its first answer, one client, memory after it, and loads."""
+    """Measurements of a server: seconds to its first answer, one client, memory after it, and loads."""
     started = time.perf_counter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, ExitStack() as process:
         own = Served(server, setting, runner, process)
@@ -50,7 +50,7 @@ class Served:
         patient(partial(self._alone, 1), own, self._setting)
 
     def alone(self, ef_search: int) -> tuple[dict[str, Any], list[list[int]]]:
-        """What the queries of one client cost with a beam, and the rows of each."""
+        """Times of the queries of one client with a beam, and the items that each found."""
         if ef_search != self._beam:
             self._beam = ef_search
             if self._server.tune(self._setting, self._port, ef_search):

@@ -70,7 +70,7 @@ class Server(Protocol):
 
 
 class OverHttp:
-    """What servers of HTTP have in common."""
+    """A server that speaks HTTP."""
 
     stop: signal.Signals = signal.SIGTERM
     user: str | None = None

@@ -1,4 +1,4 @@
-"""What all peers get and how their answers are judged: vectors of length 1, queries, parameters, and recall.
+"""The task of all peers, and the judgement of their answers: vectors of length 1, queries, parameters, and recall.
 
 Axes: B queries, X items, D width of a vector, k results.
 """
@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def log(self) -> Path:
-        """What the peer's latest process wrote to its standard error."""
+        """The standard error of the peer's latest process."""
         return self.store.parent / "log"
 
     @property

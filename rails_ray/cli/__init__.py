@@ -15,7 +15,8 @@
 | `keys`      | new-key                                                           |
 
 `inspecting` and `planning` compute what two of them print, `tuning` and `tuning_searches` what `tune` does; `rendering`
-and `plotting` make what people look at, `quickstart` is the tour.
+and `plotting` make what people look at, `quickstart` is the tour. `serving_single` is `serve --single`, `until_stopped`
+what both ways to serve do until a signal.
 """
 
 from typing import Any, Protocol

@@ -3,18 +3,14 @@
 import dataclasses
 import math
 import os
-import signal
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
-from rails_ray.optional import optional
+from rails_ray.cli.until_stopped import on_signals, telling
 from rails_ray.paths import expanded
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.schema.ranker import RankerConfig
@@ -108,7 +104,10 @@ class Serve(AllowsCode, Stored):
 
     def run(self) -> None:
         if self.single:
-            self._run_single()
+            from rails_ray.cli.serving_single import serve_single
+
+            self._check_single()
+            serve_single(self)
             return
         if self.workers != 1:
             raise ValueError(
@@ -141,7 +140,7 @@ class Serve(AllowsCode, Stored):
         from rails_ray.on_ray.serving.app import ranker_of_family, served
         from rails_ray.storage.filesystem import Storage
 
-        self._check_who_gets_in()
+        self.check_who_gets_in()
         cutoff = cutoff_of(self.cutoff)
         replicas = self.replicas if self.replicas is not None else 2 if is_production else 1
         placement = DeploymentSize(
@@ -180,111 +179,15 @@ class Serve(AllowsCode, Stored):
             with rendering.spinner(out, f"deploy version {version.name}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
-            check_stop = _on_signals()  # in place of Ray's stack trace at SIGTERM
-            tell = _telling(arguments.keys_file)
-            self._tell(url)
+            check_stop = on_signals()  # in place of Ray's stack trace at SIGTERM
+            tell = telling(arguments.keys_file)
+            self.say_where(url)
 
             def look() -> None:
                 check_stop()
                 tell()
 
             liveness.stay(look, fail, EXIT_FAILED)
-
-    def _run_single(self) -> None:
-        self._check_single()
-        keys_file = None if self.keys_file is None else str(expanded(self.keys_file).absolute())
-        with ExitStack() as stack:
-            if self.workers > 1:
-                os.environ[SHARED_METRICS] = stack.enter_context(TemporaryDirectory(prefix="rails-ray-"))
-            for package in ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client"):
-                optional(package, needed_by="rails-ray serve --single", package=package, install="'rails-ray[serve]'")
-            self._check_who_gets_in()
-            if self.workers > 1:
-                from rails_ray.serving.http.workers import single_threaded
-
-                single_threaded()
-            host, serve = self.host or "127.0.0.1", self._single(keys_file)
-            check_stop, tell = _on_signals(), _telling(keys_file)
-            if self.workers > 1:
-                self._serve_by_workers(serve, host, check_stop, tell)
-                return
-            with serve(host, None) as server:
-                self._tell(f"http://{host}:{self.port}")
-                while server.is_alive():
-                    check_stop()
-                    tell()
-                    server.join(LOOK_S)
-
-    def _single(self, keys_file: str | None) -> Callable[[str, Any], AbstractContextManager[Any]]:
-        """Load the version. What is returned serves it, in a thread, at a host and a socket that it may be given."""
-        with out.status("loading torch"):
-            from rails_ray.allowed_code import AllowedCode
-            from rails_ray.reranking.rankers.calling import ranker_of
-            from rails_ray.serving import local
-            from rails_ray.serving.engine import Limits
-            from rails_ray.serving.heap import trim
-            from rails_ray.serving.http import logs, query_log
-            from rails_ray.serving.http.limits import DEADLINE_S
-            from rails_ray.serving.http.single import SingleProcessServer, listening
-
-        own = self.ranker.at_absolute_folder()
-        check_folder(own)
-        version = local.open(
-            self.storage,
-            self.version,
-            device="cuda" if self.gpus else "cpu",
-            ranker=ranker_of(own, AllowedCode.given(self.allow_code).also(own.path)) if own.path else None,
-            cutoff=cutoff_of(self.cutoff),
-            limits=Limits(deadline_s=DEADLINE_S),
-            allow_code=self.allow_code,
-        )
-        logs.to_stderr()
-        noting = query_log.noting(self.log_queries)
-        trim()  # what was read on the way
-
-        def serve(host: str, shared: Any) -> AbstractContextManager[Any]:
-            server = SingleProcessServer(
-                version,
-                keys_file,
-                ranker_path=own.path or version.ranker_path,
-                shadow_fraction=self.shadow_fraction,
-                allowed_origins=self.allow_origins,
-                on_search=noting,
-            )
-            return listening(server, host=host, port=self.port, shared=shared)
-
-        return serve
-
-    def _serve_by_workers(
-        self,
-        serve: Callable[[str, Any], AbstractContextManager[Any]],
-        host: str,
-        check_stop: Callable[[], None],
-        tell: Callable[[], None],
-    ) -> None:
-        from rails_ray.serving.http.ports import check_port
-        from rails_ray.serving.http.workers import LOOK_S as LOOK_AT_WORKERS_S
-        from rails_ray.serving.http.workers import Workers, listening_socket
-
-        check_port(host, self.port)
-        with listening_socket(host, self.port) as shared:
-
-            def work(is_stopped: Callable[[], bool]) -> None:
-                with serve(host, shared) as server:
-                    while server.is_alive() and not is_stopped():
-                        server.join(LOOK_AT_WORKERS_S)
-
-            workers = Workers(work, self.workers, fail)
-            try:
-                workers.start()
-                self._tell(f"http://{host}:{self.port}")
-                while True:
-                    check_stop()
-                    tell()
-                    workers.look()
-                    time.sleep(LOOK_AT_WORKERS_S)
-            finally:
-                workers.stop()
 
     def _check_single(self) -> None:
         """Raises:
@@ -328,7 +231,7 @@ class Serve(AllowsCode, Stored):
         ports.check_all_differ(self.port)
         return ports
 
-    def _check_who_gets_in(self) -> None:
+    def check_who_gets_in(self) -> None:
         from rails_ray.serving.http.origins import checked
 
         checked(self.allow_origins)
@@ -338,7 +241,7 @@ class Serve(AllowsCode, Stored):
             given = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give --keys-file, or --allow-anonymous to answer anyone, got {given}")
 
-    def _tell(self, url: str) -> None:
+    def say_where(self, url: str) -> None:
         keys = "to anyone" if self.allow_anonymous else f"to holders of a key in {self.keys_file}"
         line = f"serving at {url} {keys} until Ctrl-C; API: {url}/openapi.json"
         out.print(line, highlight=False, soft_wrap=True)
@@ -362,55 +265,12 @@ class Serve(AllowsCode, Stored):
             raise ValueError(f"--ranker.{name.replace('_', '-')} {rest}") from None
 
 
-def _on_signals() -> Callable[[], None]:
-    """Make SIGTERM do what Ctrl-C does.
-
-    Returns:
-        A function that raises KeyboardInterrupt once a signal has come. Python loses the exception of one that comes
-        while an object is finalized.
-    """
-    given = list[int]()
-
-    def note(number: int, frame: Any) -> None:
-        given.append(number)
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if given:
-            raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return check
-
-
 def check_folder(ranker: RankerConfig) -> None:
     """Raises:
     ValueError: for a folder of no ranker.
     """
     if ranker.folder and not ranker.path:
         raise ValueError(f"--ranker.folder must stand beside --ranker.path, got {ranker.folder} alone")
-
-
-def _telling(keys_file: str | None) -> Callable[[], None]:
-    """A function that reports, at each call, what has changed about the file of keys."""
-    from rails_ray.serving.http.keys import KeysFile
-
-    if keys_file is None:
-        return lambda: None
-    keys, last_problem = KeysFile(keys_file), None
-
-    def tell() -> None:
-        nonlocal last_problem
-        problem = keys.look().problem
-        if problem != last_problem:
-            last_problem = problem
-            if problem is None:
-                out.print(f"the keys of {keys_file} are valid", highlight=False, soft_wrap=True)
-            else:
-                fail(problem)
-
-    return tell
 
 
 def cutoff_of(given: tuple[str, float] | None) -> Any:

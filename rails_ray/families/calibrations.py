@@ -26,7 +26,7 @@ from rails_ray.cutoffs.temperatures import AS_TRAINED, Factor, Factors
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import folder_of, read_json
+from rails_ray.storage.manifest import folder_of, point_to, pointed_file
 
 CURRENT, FACTS = "calibration.json", b"rails_ray"
 
@@ -86,7 +86,7 @@ def write(storage: Storage, version: str, calibration: StoredCalibration) -> Non
     pq.write_table(table.replace_schema_metadata({FACTS: json.dumps(facts)}), sink, compression="zstd")
     name = f"calibration-{hashlib.sha256(sink.getvalue()).hexdigest()}.parquet"
     storage.write(f"{folder_of(version)}/{name}", sink.getvalue())
-    storage.write(f"{folder_of(version)}/{CURRENT}", json.dumps({"file": name}).encode())
+    point_to(storage, f"{folder_of(version)}/{CURRENT}", name)
 
 
 def current(storage: Storage, version: str) -> str | None:
@@ -95,13 +95,7 @@ def current(storage: Storage, version: str) -> str | None:
     Raises:
         DamagedError: if `calibration.json` cannot be read.
     """
-    path = f"{folder_of(version)}/{CURRENT}"
-    if not storage.exists(path):
-        return None
-    name = read_json(storage, path).get("file")
-    if not isinstance(name, str):
-        raise DamagedError(f"{storage}/{path} must name a file, got {name!r}: calibrate the version again")
-    return name
+    return pointed_file(storage, f"{folder_of(version)}/{CURRENT}", "calibrate the version again")
 
 
 def read(storage: Storage, version: str, name: str) -> StoredCalibration:

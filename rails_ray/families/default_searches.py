@@ -19,7 +19,7 @@ from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.schema.requests import Method
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import folder_of, read_json
+from rails_ray.storage.manifest import folder_of, point_to, pointed_file
 
 CURRENT = "search.json"
 AGAIN = "choose again with `rails-ray tune --target-recall`"
@@ -63,7 +63,7 @@ def write(storage: Storage, version: str, chosen: DefaultSearch) -> None:
     data = json.dumps({"version": version, **asdict(chosen)}, indent=1).encode()
     name = _name(data)
     storage.write(f"{folder_of(version)}/{name}", data)
-    storage.write(f"{folder_of(version)}/{CURRENT}", json.dumps({"file": name}).encode())
+    point_to(storage, f"{folder_of(version)}/{CURRENT}", name)
 
 
 def current(storage: Storage, version: str) -> str | None:
@@ -72,16 +72,7 @@ def current(storage: Storage, version: str) -> str | None:
     Raises:
         DamagedError: if `search.json` cannot be read.
     """
-    path = f"{folder_of(version)}/{CURRENT}"
-    if not storage.exists(path):
-        return None
-    try:
-        name = read_json(storage, path).get("file")
-    except DamagedError:
-        name = None
-    if not isinstance(name, str):
-        raise DamagedError(f"{storage}/{path} must name a file of a default search, got none: {AGAIN}")
-    return name
+    return pointed_file(storage, f"{folder_of(version)}/{CURRENT}", AGAIN)
 
 
 def read(storage: Storage, version: str, name: str) -> DefaultSearch:

@@ -5,7 +5,8 @@ import json
 from importlib.metadata import version
 from typing import TypeVar
 
-from rails_ray.modules.encoders.frozen import FrozenText, SentenceTransformerConfig, Side
+from rails_ray.modules.encoders.frozen import FrozenText, SentenceTransformerConfig
+from rails_ray.modules.encoders.pretrained import Side
 from rails_ray.modules.model import Model
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.text_vectors import TextVectors

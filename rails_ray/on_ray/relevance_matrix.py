@@ -22,7 +22,7 @@ from rails_ray.data.queries import SPLITS
 from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
-from rails_ray.modules.encoders.frozen import digest_of_files
+from rails_ray.modules.encoders.pretrained import digest_of_files
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.on_ray.task_runner import run_tasks
 from rails_ray.reranking.rankers import TEXT, HeavyRanker, RankerCandidates

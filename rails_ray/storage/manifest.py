@@ -199,6 +199,31 @@ def read_array(storage: Storage, version: str, entry: FileEntry, place: int = 0)
     return data
 
 
+def point_to(storage: Storage, path: str, name: str) -> None:
+    """Make a file the current one of its kind, at `path`."""
+    storage.write(path, json.dumps({"file": name}).encode())
+
+
+def pointed_file(storage: Storage, path: str, again: str) -> str | None:
+    """The name of the current file of a kind; None if there is none.
+
+    Args:
+        again: how to make another, for the message.
+
+    Raises:
+        DamagedError: if `path` cannot be read.
+    """
+    if not storage.exists(path):
+        return None
+    try:
+        name = read_json(storage, path).get("file")
+    except DamagedError:
+        name = None
+    if not isinstance(name, str):
+        raise DamagedError(f"{storage}/{path} must name a file, got {name!r}: {again}")
+    return name
+
+
 def check_rows(encoded: Encoded) -> None:
     """Check that the parts cover rows 0 to the last without gap or overlap, each within its shard.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rails_ray.cli import serving
+from rails_ray.cli import serving, until_stopped
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
 from rails_ray.schema.deployment import RankerArgs
 from rails_ray.storage import versions
@@ -204,7 +204,7 @@ def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost(monkeypatc
     lost = list[Any]()
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
     try:
-        check_stop = serving._on_signals()
+        check_stop = until_stopped.on_signals()
         check_stop()
         finalized = Finalized()
         del finalized  # its last reference

@@ -279,7 +279,7 @@ def test_shards_are_searched_at_once_and_a_failing_one_waits_for_the_others(
         together.wait()
         if number == 0:
             raise ValueError("no items here")
-        time.sleep(0.05)
+        time.sleep(0.05)  # so long that a search which does not wait for this is over before
         ended.append(number)
 
     for number, shard in enumerate(version.shards):

@@ -13,6 +13,7 @@ import oracles.recall
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries
+from rails_ray.modules.similarities.states import QueryState
 from rails_ray.serving import local
 from rails_ray.serving.measuring import (
     MOST_TIMED,
@@ -163,7 +164,9 @@ def test_queries_of_a_split_are_spread_and_say_something(read: VersionQueries, s
     with torch.no_grad():
         first = read.model.encode_queries(read.model.query_features([queries.inputs[0], queries.inputs[-1]]))
     state, _ = sample.some([0, 6])
-    assert torch.allclose(state.average, first.average)  # type: ignore[attr-defined]
+    assert isinstance(state, QueryState)
+    assert isinstance(first, QueryState)
+    assert torch.allclose(state.average, first.average)
 
 
 def test_seen_items_are_excluded_by_their_ids(read: VersionQueries, shards: list[ShardSearch]) -> None:

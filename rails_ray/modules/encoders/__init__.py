@@ -8,6 +8,7 @@
 | `transformer`      | the blocks of `text` and `sasrec`                                               |
 | `vectors`          | vectors that were made elsewhere, as they are                                   |
 | `frozen`           | texts through a model that was trained elsewhere                                |
+| `pretrained`       | a folder of sentence-transformers, as `frozen` loads and reads it               |
 | `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one                    |
 | `hstu`             | the same by pointwise attention, with biases for positions and times            |
 | `histories`        | what both share; RAILS, Appendix A.4.1: the user as a component                 |

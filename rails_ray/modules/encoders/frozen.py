@@ -14,13 +14,11 @@ what a folder may hold.
 Axes: B texts, D width of a vector.
 """
 
-import hashlib
 import importlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -31,22 +29,25 @@ from torch import Tensor, nn
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode, is_path
 from rails_ray.counting import advance
 from rails_ray.errors import DamagedError
-from rails_ray.modules.encoders import model_folder
 from rails_ray.modules.encoders.config import EncoderConfig, Form, InputFacts
+from rails_ray.modules.encoders.pretrained import (
+    OF_MODEL,
+    Encode,
+    Side,
+    check_similarity,
+    digest_of,
+    encode_of,
+    folder_of,
+    prompt_of,
+    sentence_transformer,
+)
 from rails_ray.modules.encoders.vectors import VectorRows, scaled
 from rails_ray.modules.encoders.words import is_blank
-from rails_ray.optional import optional
-from rails_ray.paths import expanded
 
 ENCODER = "encoder function"  # what an import path names, in messages
 BATCH_TEXTS = 256  # texts that the model gets at once
 BLOCK_TEXTS = 2**14  # texts whose vectors are kept together
 
-OF_MODEL = "auto"  # for a prompt: the one that the model brings
-PROMPTS = {"queries": ("query",), "items": ("document", "passage", "corpus")}  # by which models name them
-
-Side = Literal["queries", "items"]
-Encode = Callable[[Sequence[str]], Any]
 Read = Callable[[Sequence[str]], NDArray[np.float32]]
 Kept = Callable[[Sequence[str], Read], NDArray[np.float32]]
 """Gives the vectors of texts, and has those read that it does not know."""
@@ -129,7 +130,7 @@ class SentenceTransformerConfig(FrozenTextConfig):
         return sentence_transformer(self.pretrained, self.truncate_dim)
 
     def _encoders(self, model: Any) -> Encoders:
-        return Encoders(_encode(model, "queries", self.query_prompt), _encode(model, "items", self.item_prompt))
+        return Encoders(encode_of(model, "queries", self.query_prompt), encode_of(model, "items", self.item_prompt))
 
     def for_inputs(self, facts: InputFacts, place: str, allowed: AllowedCode) -> "SentenceTransformerConfig":
         """Fill in width, prompts, the folder and its digest; the folder becomes absolute, as workers run in others.
@@ -268,79 +269,6 @@ def read_all(texts: Sequence[str], read: Read) -> NDArray[np.float32]:
     return read(texts)
 
 
-def sentence_transformer(folder: str, truncate_dim: int = 0) -> Any:
-    """The model of a folder; raises what `FrozenTextConfig.load` does."""
-    digest_of(folder)  # raises if there is no such folder
-    model_folder.check(expanded(folder), f"encoder.pretrained {folder}")
-    module = optional(
-        "sentence_transformers",
-        needed_by="encoder.kind sentence_transformer",
-        package="sentence-transformers",
-        install="'rails-ray[sentence-transformers]'",
-    )
-    try:
-        model = module.SentenceTransformer(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            model_kwargs={"use_safetensors": True},
-            truncate_dim=truncate_dim or None,
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"encoder.pretrained {folder} must hold a model of sentence-transformers, got: {reason}"
-        ) from None
-    return model.eval()
-
-
-def _encode(model: Any, side: Side, prompt: str | None) -> Encode:
-    """Read the texts of a side after a prompt; without one as runs of before did."""
-    how: dict[str, Any] = {"convert_to_numpy": True, "show_progress_bar": False}
-    encode = model.encode
-    if prompt is not None:
-        how["prompt"] = prompt_of(model, side, prompt) if prompt == OF_MODEL else prompt
-        # sentence-transformers has these since version 5
-        encode = getattr(model, "encode_query" if side == "queries" else "encode_document", encode)
-    return lambda texts: encode(list(texts), **how)
-
-
-def prompt_of(model: Any, side: Side, given: str | None) -> str | None:
-    """The text of a prompt that is given by itself, by its name, or left to the model.
-
-    Raises:
-        ValueError: if it is a name, and the model has no such prompt.
-    """
-    prompts: dict[str, str] = model.prompts
-    if given == OF_MODEL:
-        return next((prompts[name] for name in PROMPTS[side] if prompts.get(name)), "")
-    if given is None or not given.isidentifier():
-        return given
-    if given not in prompts:
-        names = ", ".join(sorted(prompts)) or "none"
-        name = "query_prompt" if side == "queries" else "item_prompt"
-        raise ValueError(
-            f"encoder.{name} must be auto, a name of the model's prompts ({names}) or a text of more than a word, got "
-            f"{given!r}"
-        )
-    return prompts[given]
-
-
-def check_similarity(model: Any, folder: str) -> None:
-    """
-    Raises:
-        ValueError: if a model compares its vectors otherwise than by their directions.
-    """
-    name = str(model.similarity_fn_name)
-    has_one_length = type(list(model.children())[-1]).__name__ == "Normalize" and not model.truncate_dim
-    if name == "cosine" or (name in ("dot", "euclidean") and has_one_length):  # the same order at one length
-        return
-    raise ValueError(
-        f"encoder.pretrained {folder} must compare vectors by their directions (cosine, or dot or euclidean of "
-        f"normalised vectors), got {name}: train components over it, with a recipe such as text-mol"
-    )
-
-
 def function_of(path: str, allowed: AllowedCode) -> Encode:
     """The function at an import path that `check` has let through.
 
@@ -385,49 +313,3 @@ def vectors_of(encode: Encode, texts: Sequence[str], width: int = 0) -> NDArray[
         wrong = texts[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
         raise ValueError(f"the text encoder must return finite numbers, got NaN or infinity for {wrong[:60]!r}")
     return found
-
-
-def folder_of(name: str) -> str:
-    """The folder of a model, absolute. Nothing is fetched.
-
-    Args:
-        name: a folder, or a model that the local cache of Hugging Face holds, as `sentence-transformers/LaBSE`.
-
-    Raises:
-        ValueError: if it is neither.
-    """
-    # An empty name must not become the folder that the process runs in.
-    if name and expanded(name).is_dir():
-        return str(expanded(name).resolve())
-    for model in [name] if "/" in name else [name, f"sentence-transformers/{name}"]:
-        try:
-            return str(importlib.import_module("huggingface_hub").snapshot_download(model, local_files_only=True))
-        except (ImportError, OSError, ValueError):
-            continue
-    raise ValueError(
-        "encoder.pretrained must be the folder of a model, or the name of one in the local cache of Hugging Face, got "
-        f"{name!r}"
-    )
-
-
-def digest_of(folder: str) -> str:
-    """The sha256 of all files of a model.
-
-    Raises:
-        ValueError: if there is no such folder.
-    """
-    root = expanded(folder)
-    if not folder or not root.is_dir():
-        raise ValueError(f"encoder.pretrained must be the folder of a model, got {folder!r}")
-    return digest_of_files(str(root))
-
-
-def digest_of_files(folder: str) -> str:
-    """The sha256 of all files of a local folder."""
-    root = Path(folder)
-    digest = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(root)}|{path.stat().st_size}|".encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()

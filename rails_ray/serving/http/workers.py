@@ -109,7 +109,7 @@ class Workers:
         ends = time.monotonic() + STOP_S
         while self._began and time.monotonic() < ends:
             self._forget_ended()
-            time.sleep(0.02)
+            time.sleep(0.02)  # a wait for several processes has no time limit
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

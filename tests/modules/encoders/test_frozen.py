@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.errors import DamagedError, UnsupportedError
-from rails_ray.modules.encoders import frozen
+from rails_ray.modules.encoders import pretrained
 from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.frozen import FrozenText, FunctionConfig, SentenceTransformerConfig
 from support.text_vectors import WIDTH, encode, save_sentence_transformer
@@ -55,7 +55,7 @@ def test_a_model_of_sentence_transformers(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     model = save_sentence_transformer(tmp_path / "model", ["red", "blue", "car", "hat"])
     config = SentenceTransformerConfig(
-        pretrained=str(tmp_path / "model"), width=16, sha256=frozen.digest_of(str(tmp_path / "model"))
+        pretrained=str(tmp_path / "model"), width=16, sha256=pretrained.digest_of(str(tmp_path / "model"))
     )
     assert config.width_of_vectors() == 16
     found = FrozenText(config).query_features(TEXTS).tensor
@@ -125,7 +125,8 @@ def test_prompts_that_are_given(tmp_path: Path, given: str, prompt: str) -> None
 def test_runs_of_before_read_both_sides_as_they_did(tmp_path: Path) -> None:
     """By `encode`, after the prompt that it takes by default."""
     model, config = saved(tmp_path, {"query": QUERY, "mine": "mine "}, default_prompt_name="mine")
-    former = replace(config, query_prompt=None, item_prompt=None, width=16, sha256=frozen.digest_of(config.pretrained))
+    sha256 = pretrained.digest_of(config.pretrained)
+    former = replace(config, query_prompt=None, item_prompt=None, width=16, sha256=sha256)
     assert np.allclose(both(former), [model.encode(TEXTS[:3])] * 2, atol=1e-6)
     assert np.allclose(both(former)[0], model.encode(TEXTS[:3], prompt="mine "), atol=1e-6)
     assert completed(former) == former
@@ -207,10 +208,10 @@ def test_a_name_is_looked_up_in_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text("abc")
     for name in ("sentence-transformers/tiny", "tiny"):
-        assert frozen.folder_of(name) == str(kept / "snapshots" / "abc")
+        assert pretrained.folder_of(name) == str(kept / "snapshots" / "abc")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
-    assert frozen.folder_of("tiny") == str(tmp_path / "tiny")  # a folder comes first
+    assert pretrained.folder_of("tiny") == str(tmp_path / "tiny")  # a folder comes first
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,15 +40,6 @@ def served_by_two(root: Path) -> Iterator[tuple[str, psutil.Process, subprocess.
         process.communicate()
 
 
-def becomes(condition: Callable[[], bool], within_s: float = 10.0 * processes.PATIENCE) -> bool:
-    ends = time.monotonic() + within_s
-    while time.monotonic() < ends:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
-
-
 def answer_of(client: httpx.Client) -> object:
     found = client.post("/v1/search", json=BODY)
     found.raise_for_status()
@@ -61,7 +51,7 @@ def test_a_killed_worker_is_replaced_while_the_other_answers_and_all_end_togethe
     publish_here(tmp_path)
     expected = local.open(str(tmp_path)).search(BODY["queries"], k=3).model_dump()
     with served_by_two(tmp_path) as (url, server, process):
-        assert becomes(lambda: len(server.children()) == 2)
+        processes.wait_for(lambda: len(server.children()) == 2)
         first = {own.pid for own in server.children()}
         for _ in range(20):  # a connection each, so that both answer
             with httpx.Client(base_url=url) as client:
@@ -73,7 +63,7 @@ def test_a_killed_worker_is_replaced_while_the_other_answers_and_all_end_togethe
         for _ in range(10):
             with httpx.Client(base_url=url, transport=httpx.HTTPTransport(retries=2)) as client:
                 assert answer_of(client) == expected
-        assert becomes(lambda: len(server.children()) == 2 and {own.pid for own in server.children()} != first)
+        processes.wait_for(lambda: len(server.children()) == 2 and {own.pid for own in server.children()} != first)
         with httpx.Client(base_url=url) as client:
             assert answer_of(client) == expected
         every = [*first, *(own.pid for own in server.children())]
@@ -90,11 +80,11 @@ def test_a_killed_worker_is_replaced_while_the_other_answers_and_all_end_togethe
 def test_workers_end_when_their_server_is_killed(tmp_path: Path) -> None:
     publish_here(tmp_path)
     with served_by_two(tmp_path) as (_, server, process):
-        assert becomes(lambda: len(server.children()) == 2)
+        processes.wait_for(lambda: len(server.children()) == 2)
         ours = server.children()
         process.kill()
         process.wait()
-        assert becomes(lambda: not any(own.is_running() and own.status() != psutil.STATUS_ZOMBIE for own in ours))
+        processes.wait_for(lambda: not any(own.is_running() and own.status() != psutil.STATUS_ZOMBIE for own in ours))
 
 
 def test_workers_that_cannot_start_end_the_server() -> None:
@@ -111,7 +101,7 @@ def test_workers_that_cannot_start_end_the_server() -> None:
         return False
 
     with pytest.raises(UnavailableError, match=r"workers must stay, got 3 that ended within 5 s"):
-        becomes(look_again)
+        processes.wait_for(look_again)
     own.stop()
     assert len(said) == 2
     assert own.pids == []
@@ -122,7 +112,7 @@ def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
     def stays(is_stopped: Callable[[], bool]) -> None:
         while True:
-            time.sleep(0.05)
+            signal.pause()
 
     own = Workers(stays, 2, lambda line: None)
     own.start()

@@ -11,6 +11,7 @@ or a status), all little-endian, and its content. That of a question is the meth
 
 import asyncio
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ def frame(number: int, kind: int, detail: int = 0, *content: bytes) -> list[byte
     return [HEADER.pack(size, number, kind, detail), *content]
 
 
-class FrameProtocol(asyncio.Protocol):
+class FrameProtocol(asyncio.Protocol, ABC):
     """One end of a connection. A sender waits while the other end does not read.
 
     largest: bytes of content that a frame may have; where one has more, the connection is closed.
@@ -54,13 +55,13 @@ class FrameProtocol(asyncio.Protocol):
         self._is_paused = False
         self._waiting = deque[asyncio.Future[None]]()
 
+    @abstractmethod
     def received(self, frame: Frame) -> None:
         """Do what a frame asks for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lost(self) -> None:
         """Clean up, as the connection is closed."""
-        raise NotImplementedError
 
     async def send(self, pieces: list[bytes]) -> None:
         """Send a frame, once the other end reads.

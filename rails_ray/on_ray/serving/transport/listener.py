@@ -173,7 +173,7 @@ class _Connection(FrameProtocol):
     async def _call(self, number: int, method: str, message: bytes, within_ms: int) -> None:
         try:
             status, answer = await self._answer(method, message, within_ms)
-        except Exception:
+        except Exception:  # whatever it is, the router must not wait for an answer until its time is over
             await self._send(number, FAILED)
             raise  # which asyncio logs
         await self._send(number, status, answer)

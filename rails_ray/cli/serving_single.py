@@ -1,0 +1,116 @@
+"""`rails-ray serve --single`: a version on one machine, without Ray, by one process or by workers."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rails_ray.cli.base import fail, out
+from rails_ray.cli.serving import Serve, check_folder, cutoff_of
+from rails_ray.cli.until_stopped import on_signals, telling
+from rails_ray.optional import optional
+from rails_ray.paths import expanded
+
+LOOK_S = 1.0  # between two looks at the file of keys
+SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, which reads it when it is imported
+
+
+def serve_single(options: Serve) -> None:
+    """Serve on this machine until the command is stopped."""
+    keys_file = None if options.keys_file is None else str(expanded(options.keys_file).absolute())
+    with ExitStack() as stack:
+        if options.workers > 1:
+            os.environ[SHARED_METRICS] = stack.enter_context(TemporaryDirectory(prefix="rails-ray-"))
+        for package in ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client"):
+            optional(package, needed_by="rails-ray serve --single", package=package, install="'rails-ray[serve]'")
+        options.check_who_gets_in()
+        if options.workers > 1:
+            from rails_ray.serving.http.workers import single_threaded
+
+            single_threaded()
+        host, serve = options.host or "127.0.0.1", _loaded(options, keys_file)
+        check_stop, tell = on_signals(), telling(keys_file)
+        if options.workers > 1:
+            _serve_by_workers(options, serve, host, check_stop, tell)
+            return
+        with serve(host, None) as server:
+            options.say_where(f"http://{host}:{options.port}")
+            while server.is_alive():
+                check_stop()
+                tell()
+                server.join(LOOK_S)
+
+
+def _loaded(options: Serve, keys_file: str | None) -> Callable[[str, Any], AbstractContextManager[Any]]:
+    """Load the version. What is returned serves it, in a thread, at a host and a socket that it may be given."""
+    with out.status("loading torch"):
+        from rails_ray.allowed_code import AllowedCode
+        from rails_ray.reranking.rankers.calling import ranker_of
+        from rails_ray.serving import local
+        from rails_ray.serving.engine import Limits
+        from rails_ray.serving.heap import trim
+        from rails_ray.serving.http import logs, query_log
+        from rails_ray.serving.http.limits import DEADLINE_S
+        from rails_ray.serving.http.single import SingleProcessServer, listening
+
+    own = options.ranker.at_absolute_folder()
+    check_folder(own)
+    version = local.open(
+        options.storage,
+        options.version,
+        device="cuda" if options.gpus else "cpu",
+        ranker=ranker_of(own, AllowedCode.given(options.allow_code).also(own.path)) if own.path else None,
+        cutoff=cutoff_of(options.cutoff),
+        limits=Limits(deadline_s=DEADLINE_S),
+        allow_code=options.allow_code,
+    )
+    logs.to_stderr()
+    noting = query_log.noting(options.log_queries)
+    trim()  # what was read on the way
+
+    def serve(host: str, shared: Any) -> AbstractContextManager[Any]:
+        server = SingleProcessServer(
+            version,
+            keys_file,
+            ranker_path=own.path or version.ranker_path,
+            shadow_fraction=options.shadow_fraction,
+            allowed_origins=options.allow_origins,
+            on_search=noting,
+        )
+        return listening(server, host=host, port=options.port, shared=shared)
+
+    return serve
+
+
+def _serve_by_workers(
+    options: Serve,
+    serve: Callable[[str, Any], AbstractContextManager[Any]],
+    host: str,
+    check_stop: Callable[[], None],
+    tell: Callable[[], None],
+) -> None:
+    from rails_ray.serving.http.ports import check_port
+    from rails_ray.serving.http.workers import LOOK_S as LOOK_AT_WORKERS_S
+    from rails_ray.serving.http.workers import Workers, listening_socket
+
+    check_port(host, options.port)
+    with listening_socket(host, options.port) as shared:
+
+        def work(is_stopped: Callable[[], bool]) -> None:
+            with serve(host, shared) as server:
+                while server.is_alive() and not is_stopped():
+                    server.join(LOOK_AT_WORKERS_S)
+
+        workers = Workers(work, options.workers, fail)
+        try:
+            workers.start()
+            options.say_where(f"http://{host}:{options.port}")
+            while True:
+                check_stop()
+                tell()
+                workers.look()
+                time.sleep(LOOK_AT_WORKERS_S)  # a change of the file of keys would wake nobody
+        finally:
+            workers.stop()
