@@ -107,7 +107,7 @@ def test_a_calibration_that_is_not_as_it_was_written(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match=damaged):
         calibrations.read_current(store, "v1")
     pointer = tmp_path / "versions" / "v1" / "calibration.json"
-    for text, message in (("{", "must be JSON, got something else"), ("{}", "must name a file, got None")):
+    for text in ("{", "{}"):
         pointer.write_text(text)
-        with pytest.raises(DamagedError, match=f"calibration.json {message}"):
+        with pytest.raises(DamagedError, match=r"calibration\.json must name a file, got None: calibrate the version"):
             calibrations.current(store, "v1")
