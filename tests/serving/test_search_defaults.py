@@ -134,7 +134,7 @@ def test_a_version_without_a_default_search(tmp_path: Path) -> None:
     ("chosen", "error", "message"),
     [
         (replace(AVERAGE, method="inverted"), UnsupportedError, "the default search of version v1 must be by one of"),
-        (None, DamagedError, "search.json must name a file of a default search, got none: choose again with"),
+        (None, DamagedError, "search.json must name a file, got None: choose again with"),
     ],
 )
 def test_one_that_cannot_be(tmp_path: Path, chosen: DefaultSearch | None, error: type[Exception], message: str) -> None:

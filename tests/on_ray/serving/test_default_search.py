@@ -39,7 +39,7 @@ def test_an_application_names_the_file_that_it_began_with(tmp_path: Path) -> Non
 def test_a_damaged_one_starts_nothing(tmp_path: Path) -> None:
     publish_here(tmp_path)
     Storage(str(tmp_path)).write("versions/v1/search.json", b"{")
-    with pytest.raises(DamagedError, match=r"search\.json must name a file of a default search"):
+    with pytest.raises(DamagedError, match=r"search\.json must name a file, got None: choose again"):
         pinned(tmp_path)
 
 
