@@ -28,10 +28,11 @@ test: .venv/installed
 	$(BIN)/pytest -n 2 --dist worksteal -m "not (cluster or long)"
 	$(BIN)/pytest -m "cluster and not (faults or long)"
 
-# All that `make test` leaves out: more examples of each property, and what waits, kills, or takes long.
+# All that `make test` leaves out: more examples of each property, and what waits, kills, or takes long. A failure in
+# the first half does not hide those of the second.
 test-all: .venv/installed
-	RAILS_RAY_EXAMPLES=many $(BIN)/pytest -n 2 --dist worksteal -m "(hypothesis or long) and not cluster"
-	$(BIN)/pytest -m "cluster and (faults or long)" --durations=40
+	RAILS_RAY_EXAMPLES=many $(BIN)/pytest -n 2 --dist worksteal -m "(hypothesis or long) and not cluster"; \
+	first=$$?; $(BIN)/pytest -m "cluster and (faults or long)" --durations=40 && exit $$first
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -219,6 +219,6 @@ def test_the_command_needs_no_ray(tmp_path: Path) -> None:
     words = ["encode", "--recipe", "vector-cosine", "--folder", folder, "--version", "v", "--storage", storage]
     done = run_without({"ray"}, f"from rails_ray.cli.main import main\nraise SystemExit(main({words!r}))")
     assert done.returncode == 0, done.stderr
-    assert "version v: 60 items in 2 shards" in done.stdout
+    assert "version v: 60 items in 1 shard\n" in done.stdout
     assert main(["publish", "--version", "v", "--storage", storage]) == 0
     assert len(local.open(storage).search([{"embedding": [1.0] * 7}], k=3).results[0].items) == 3

@@ -17,7 +17,7 @@ def test_it_equals_float64_of_any_length(exponent: int, width: int, seed: int) -
     assert torch.allclose(unit(vectors).double(), expected, atol=1e-6)
 
 
-@given(st.integers(-12, 10), st.integers(0, 99), st.sampled_from([0.0, 1e-6]))
+@given(st.integers(-10, 10), st.integers(0, 99), st.sampled_from([0.0, 1e-6]))  # no length is below torch's eps
 def test_ordinary_vectors_are_scaled_to_the_last_bit_as_before(exponent: int, seed: int, shortest: float) -> None:
     vectors = torch.randn(5, 2, 7, generator=torch.manual_seed(seed)) * 10.0**exponent
     expected = F.normalize(vectors, dim=-1, eps=max(shortest, 1e-12))

@@ -14,7 +14,7 @@ from rails_ray.schema.fields import shortened
 
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before such letters
 AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-LONG = 20 * b"0"  # digits of an integer that 64 bits may not hold: orjson makes it a float
+LONG = 20 * b"0", b"-" + 19 * b"0"  # digits of integers that 64 bits may not hold: orjson makes them floats
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -34,8 +34,10 @@ def quickly(body: bytes) -> dict[str, Any] | None:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    is_plain = isinstance(value, dict) and _num_fields(value) == body.count(b":")
-    return value if is_plain and LONG not in body.translate(AS_ZEROS) else None
+    if not isinstance(value, dict) or _num_fields(value) != body.count(b":"):
+        return None
+    digits = body.translate(AS_ZEROS)
+    return None if any(long in digits for long in LONG) else value
 
 
 def _num_fields(value: dict[str, Any] | list[Any]) -> int:

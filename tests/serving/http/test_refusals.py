@@ -142,7 +142,11 @@ def test_what_other_readers_take_is_read() -> None:
     assert read_json(b'{"a": {"k": 1}, "b": {"k": 2}}') == {"a": {"k": 1}, "b": {"k": 2}}
 
 
-@given(st.dictionaries(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists)))
+LIMITS = st.builds(lambda limit, beyond: limit + beyond, st.sampled_from([-(2**63), 2**63, 2**64]), st.integers(-2, 2))
+NUMBERS = st.integers() | LIMITS | st.floats(allow_nan=False)
+
+
+@given(st.dictionaries(st.text(), st.recursive(st.none() | NUMBERS | st.text(), st.lists)))
 def test_json_is_read_as_python_reads_it(value: dict[str, Any]) -> None:
     assert read_json(json.dumps(value).encode()) == value
     assert read_json(json.dumps(value, ensure_ascii=False).encode()) == value
