@@ -30,7 +30,8 @@ class InspectData(ExcludesSeen):
         relevance: Likewise of the relevance.
         interactions: Likewise of the interactions.
         columns: Columns that are read in place of others, each NAME=COLUMN or TABLE.NAME=COLUMN.
-        max_dropped: Share of the rows of a table that may name items, queries or users that are not there.
+        max_dropped: Share of the rows of a table, and of each of its files of 100 rows or more, that may name items,
+            queries or users that are not there.
         zero_vectors: What becomes of vectors of zeros, which no cosine compares: refuse them, or keep them.
         sample: Texts and vectors to look at, at most. All rows are checked, whatever it is.
         pretrained: A model of sentence-transformers to measure on 200 test queries of texts and 2,000 items: its

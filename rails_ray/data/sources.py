@@ -24,6 +24,7 @@ COLUMNS = (  # that can be read from a column of another name
 TEXTS = ("text", "title", "split")
 OF_USERS = ("interactions", "users")  # tables with a column user_id
 MOST_DROPPED = 0.1  # rows of a table that may name what is not there, unless the caller says another share
+COUNTS_ALONE = 100  # rows of a file that is judged by itself too: a few bad rows of a smaller one say little
 SHOWN = 3  # names of files in a sentence
 SHOWN_COLUMNS = 10
 SESSION = "session_id"  # in place of user_id
@@ -37,7 +38,8 @@ class Sources:
     places: files, folders or patterns of tables that are elsewhere, by the names of the tables.
     columns: columns that are read in place of others, by the name of that column (`item_id`), or of it in one table
         (`queries.text`).
-    max_dropped: share of the rows of a table that may name items, queries or users that are not there.
+    max_dropped: share of the rows of a table, and of each of its larger files, that may name items, queries or users
+        that are not there.
     refuses_zeros: whether vectors that are compared by their directions must not be zero.
     cache: storage of tables that are Parquet made of other formats; None for a folder of this process.
     notes: a sentence on all that reading left out, or read as something else; reading adds to it.
@@ -253,15 +255,31 @@ class Sources:
 
     def _note_dropped(self, name: str, rows: Rows, column: str, places: NDArray[np.int64], known: Rows) -> None:
         lost = np.flatnonzero(places < 0)
-        file, row = rows.where(int(lost[0]))
-        value = rows[column][int(lost[0])].as_py()
-        count = f"{len(lost):,} of {len(rows):,} rows"
-        if len(lost) > self.max_dropped * len(rows):
+        found, sizes = rows.per_file(lost), np.diff(rows.ends, prepend=0)
+        of_files = np.where(sizes >= COUNTS_ALONE, found / np.maximum(sizes, 1), 0)
+        of_table, worst = len(lost) / len(rows), int(of_files.argmax())
+        first, count = int(lost[0]), f"{len(lost):,} of {len(rows):,} rows"
+        if of_table <= self.max_dropped < of_files[worst]:
+            first, count = int(lost[found[:worst].sum()]), f"{found[worst]:,} of {sizes[worst]:,} rows of this file"
+        file, row = rows.where(first)
+        value = rows[column][first].as_py()
+        most = max(of_table, of_files[worst])
+        if most > self.max_dropped:
             raise ValueError(
                 f"column {column!r} of {file} must be in {known.name}, got {value!r} in row {row}, and so in {count}: "
-                f"mend the ids, or leave such rows out with --data.max-dropped {ceiling(len(lost) / len(rows))}"
+                f"mend the ids, or leave such rows out with --data.max-dropped {ceiling(most)}"
             )
-        self.note(f"{name}: {count} left out, as {column} is not in {known.name}: {value!r} in row {row} of {file}")
+        by_file = f" ({_by_file(rows.files, found)})" if np.count_nonzero(found) > 1 else ""
+        self.note(
+            f"{name}: {count} left out{by_file}, as {column} is not in {known.name}: {value!r} in row {row} of {file}"
+        )
+
+
+def _by_file(files: Sequence[str], found: NDArray[np.int64]) -> str:
+    """How many rows of some files, those with the most first."""
+    most = [number for number in (-found).argsort(kind="stable") if found[number]]
+    parts = [f"{found[number]:,} in {files[number].rpartition('/')[2]}" for number in most[:SHOWN]]
+    return ", ".join(parts) + ", .." * (len(most) > SHOWN)
 
 
 def null_notes(name: str, num_null: Mapping[str, int], num_rows: int) -> list[str]:

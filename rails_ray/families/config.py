@@ -41,8 +41,8 @@ class DataConfig:
         interactions: likewise of the interactions.
         columns: columns that are read in place of others, each NAME=COLUMN or TABLE.NAME=COLUMN, such as
             item_id=ITEM_ID or queries.text=question; several may be joined by commas.
-        max_dropped: share of the rows of a table that may name items, queries or users that are not there: such rows
-            are left out and counted; above it the data are refused.
+        max_dropped: share of the rows of a table, and of each of its files of 100 rows or more, that may name items,
+            queries or users that are not there: such rows are left out and counted; above it the data are refused.
         zero_vectors: what becomes of vectors of zeros, which no cosine compares: `refuse` the data, or `keep` them, and
             find such items last. None, of runs from before: kept, with a cosine of 0.
         exclude_seen: whether an answer passes over the items of its query's history: in validation, evaluation, tuning

@@ -44,6 +44,10 @@ class Rows:
         number = int(np.searchsorted(self.ends, row, side="right"))
         return self.files[number], row - (self.ends[number - 1] if number else 0)
 
+    def per_file(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of some rows are in each file."""
+        return np.bincount(np.searchsorted(self.ends, rows, side="right"), minlength=len(self.files))
+
     @property
     def name(self) -> str:
         """The table in messages: its file, or its first file."""

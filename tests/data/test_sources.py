@@ -56,6 +56,38 @@ def test_many_dangling_references_are_refused_with_the_share_that_would_take_the
     FORMS["text"].read(Sources(str(tmp_path), max_dropped=0.14))
 
 
+def write_in_files(folder: Path, *files: list[str]) -> Sources:
+    """ITEMS and QUERIES, and relevance in files part-0, part-1 .., each of which names some items."""
+    sources = write(folder, items=ITEMS, queries=QUERIES)
+    (folder / "relevance").mkdir()
+    for number, items in enumerate(files):
+        pairs = {"query_id": [row % 20 for row in range(len(items))], "item_id": items}
+        pq.write_table(pa.table(pairs), folder / f"relevance/part-{number}.parquet")
+    return sources
+
+
+def test_one_bad_file_among_good_ones_is_refused(tmp_path: Path) -> None:
+    sources = write_in_files(tmp_path, ["i3"] * 1500, ["i4"] * 150 + ["nowhere"] * 50, ["gone"] + ["i5"] * 9)
+    message = (
+        rf"column 'item_id' of {tmp_path}/relevance/part-1.parquet must be in .*, got 'nowhere' in row 150, and so in "
+        r"50 of 200 rows of this file: mend the ids, or leave such rows out with --data.max-dropped 0.25$"
+    )
+    with pytest.raises(ValueError, match=message):
+        FORMS["text"].read(sources)
+    sources = Sources(str(tmp_path), max_dropped=0.25)
+    FORMS["text"].read(sources)
+    assert sources.notes == [
+        f"relevance: 51 of 1,710 rows left out (50 in part-1.parquet, 1 in part-2.parquet), as item_id is not in "
+        f"{tmp_path}/items.parquet: 'nowhere' in row 150 of {tmp_path}/relevance/part-1.parquet"
+    ]
+
+
+def test_a_small_file_is_not_refused_by_itself(tmp_path: Path) -> None:
+    sources = write_in_files(tmp_path, ["i3"] * 1500, ["nowhere"] * 99)
+    FORMS["text"].read(sources)
+    assert "99 of 1,599 rows left out, as item_id" in sources.notes[0]
+
+
 def test_null_texts_titles_and_markers_are_noted_once(tmp_path: Path) -> None:
     items = {**ITEMS, "title": [None] * 20, "text": [None, *ITEMS["text"][1:]]}
     sources = write(tmp_path, queries=QUERIES, relevance=RELEVANCE)
