@@ -29,7 +29,7 @@ def read(storage: Storage, folder: str) -> ItemCodes:
     """
     try:
         return _of(parquet.read_plain(io.BytesIO(storage.read(_path(folder))), page_checksum_verification=True))
-    except (NotFoundError, pa.ArrowInvalid, OSError, KeyError) as error:
+    except (NotFoundError, pa.ArrowException, OSError, KeyError) as error:
         raise DamagedError(f"{storage}/{_path(folder)} must hold the codes of the items, got: {error}") from None
 
 

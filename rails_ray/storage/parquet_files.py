@@ -96,7 +96,7 @@ def opened(storage: Storage, path: str, tag: str | None = None) -> Iterator[tupl
         try:
             # Pre-buffered, it would keep all that it has read.
             file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), buffer_size=BUFFER_BYTES, pre_buffer=False)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"{storage}/{path} must be a Parquet file, got: {error}: write it again, or take it out of the data"
             ) from None

@@ -206,5 +206,5 @@ def _block(name: str, number: int) -> str:
 def _read(storage: Storage, path: str) -> pa.Table:
     try:
         return parquet.read_plain(io.BytesIO(storage.read(path)))
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise DamagedError(f"{storage}/{path} must be a Parquet file, got: {error}: make the matrix anew") from None

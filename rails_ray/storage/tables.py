@@ -250,12 +250,16 @@ class _Reading:
         for batch in self._batches(file, footer, None):
             yield self._checked(batch, footer, first_row)
             first_row += batch.num_rows
+        if first_row != footer.num_rows:
+            raise _short(footer, footer.num_rows, first_row)
 
     def between(self, file: pq.ParquetFile, footer: Footer, first: int, end: int) -> Iterator[RowBatch]:
         """The rows first .. end - 1 of a file."""
         num_rows = sizes(file)
         ends = np.cumsum(num_rows)
         groups = [number for number, size in enumerate(num_rows) if ends[number] - size < end and ends[number] > first]
+        if not groups:
+            raise _short(footer, end, sum(num_rows))
         place = int(ends[groups[0]] - num_rows[groups[0]])
         for batch in self._batches(file, footer, groups):
             skipped = max(first - place, 0)
@@ -265,13 +269,14 @@ class _Reading:
             place += batch.num_rows
             if place >= end:
                 return
+        raise _short(footer, end, place)
 
     def _batches(self, file: pq.ParquetFile, footer: Footer, groups: list[int] | None) -> Iterator[pa.RecordBatch]:
         names = (self.table.column_in(footer, name) for name in self.kinds)
         stored = [name for name in names if name in footer.schema.names]
         try:
             yield from file.iter_batches(self.batch_rows, row_groups=groups, columns=list(dict.fromkeys(stored)))
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"{footer.name} must be a Parquet file, got: {error}: write it again, or take it out of the data"
             ) from None
@@ -319,6 +324,11 @@ class _Reading:
 
     def _shown(self, footer: Footer, column: str) -> str:
         return f"{self.table.column_in(footer, column) or column!r} of {footer.name}"
+
+
+def _short(footer: Footer, expected: int, got: int) -> ValueError:
+    """The error for a file with fewer rows, or more, than its footer says: a byte of it is wrong, or it has changed."""
+    return ValueError(f"{footer.name} must hold the {expected:,} rows of its footer, got {got:,}: write it again")
 
 
 def _type_of(table: Table, footers: Sequence[Footer], column: str, kind: Kind) -> pa.DataType:

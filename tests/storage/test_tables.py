@@ -136,6 +136,17 @@ def test_a_file_that_changes_while_it_is_read_is_told(many: Storage) -> None:
         list(reading)
 
 
+@pytest.mark.parametrize(("num_rows", "got"), [(3, "3"), (0, "0"), (12, "12")])
+def test_a_file_without_the_rows_of_its_footer(many: Storage, num_rows: int, got: str) -> None:
+    table = find(f"{many}/items")
+    assert len(table.footers) == 3
+    write(many, "items/p0.parquet", items(0, num_rows))
+    with pytest.raises(
+        ValueError, match=rf"p0\.parquet must hold the 10 rows of its footer, got {got}: write it again"
+    ):
+        list(table.batches(COLUMNS))
+
+
 WRONG: list[tuple[pa.Table, str]] = [
     (items(0, 3).drop_columns("text"), r"p1\.parquet must have a column 'text', got item_id"),
     (

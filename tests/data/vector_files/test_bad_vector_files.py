@@ -204,6 +204,23 @@ def test_hdf5_that_was_cut_off(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.long
+def test_each_byte_of_a_parquet_file_may_be_wrong(tmp_path: Path) -> None:
+    """Nothing else is raised, such as Arrow's own errors, or StopIteration of a file without the rows of its footer."""
+    path = tmp_path / "v.parquet"
+    write_vectors(str(path), 3, [rows(20, 3)])
+    whole = path.read_bytes()
+    num_refused = 0
+    for place in range(len(whole)):
+        for byte in {0, 1, whole[place] ^ 1, whole[place] ^ 128} - {whole[place]}:
+            path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+            try:
+                list(open_vectors(str(path)).blocks(8))
+            except ValueError:
+                num_refused += 1
+    assert num_refused > len(whole)
+
+
 @tried()
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_damaged_file_is_read_or_refused(format: str, data: st.DataObject) -> None:
