@@ -19,6 +19,7 @@ class UnknownQueryError(ValueError):
 
 
 SPLITS = ("train", "valid", "test")
+SPLIT_NAMES = {split: split for split in SPLITS} | dict.fromkeys(("validation", "val", "dev"), "valid")  # in any case
 
 
 @runtime_checkable

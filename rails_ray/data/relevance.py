@@ -5,8 +5,8 @@
                 the pair counts in training
 
 A pair that is named twice counts once, by the larger of its weights. A split may also be "validation", "val" or "dev",
-for "valid". Rows of relevance that name an unknown query or item are left out, and counted. Queries that no item
-answers are left out. If no query is of split "valid", every tenth one of "train" is.
+for "valid", in any case. Rows of relevance that name an unknown query or item are left out, and counted. Queries that
+no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
 """
 
 from collections.abc import Callable, Collection
@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rails_ray.data.queries import SPLITS, Inputs, ItemLists, Queries
+from rails_ray.data.queries import SPLIT_NAMES, SPLITS, Inputs, ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.storage.rows import Rows, check_distinct
 from rails_ray.storage.values import REFERENCE, WEIGHT
 
-SPLIT_NAMES = {split: split for split in SPLITS} | dict.fromkeys(("validation", "val", "dev"), "valid")
 HELD_OUT = 10  # one training query in so many is for validation, if a data set has no such queries
 
 
@@ -75,9 +74,10 @@ def splits_of(queries: Rows) -> NDArray[np.int64]:
         ValueError: if it is none.
     """
     column = queries["split"]
+    names = pc.utf8_lower(column)
     split_of: NDArray[np.int64] = np.full(len(queries), -1)
     for name, split in SPLIT_NAMES.items():
-        split_of[pc.equal(column, name).to_numpy()] = SPLITS.index(split)
+        split_of[pc.equal(names, name).to_numpy()] = SPLITS.index(split)
     wrong = np.flatnonzero(split_of < 0)
     if len(wrong):
         file, row = queries.where(int(wrong[0]))

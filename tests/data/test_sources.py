@@ -16,7 +16,7 @@ from rails_ray.families.data import read_corpus, read_data
 from rails_ray.storage.filesystem import Storage
 
 ITEMS = {"item_id": [f"i{number}" for number in range(20)], "text": [f"thing {number}" for number in range(20)]}
-SPLITS = ["train", "train", "validation", "test"] * 5
+SPLITS = ["train", "Train", "validation", "TEST"] * 5
 QUERIES = {"query_id": list(range(20)), "text": [f"what {number}" for number in range(20)], "split": SPLITS}
 RELEVANCE = {"query_id": list(range(20)), "item_id": ITEMS["item_id"]}
 

@@ -166,15 +166,16 @@ def of_relevance(read: DataSet) -> Facts:
 
 def of_histories(histories: ItemLists, num_items: int) -> Facts:
     """
-    density: share of all pairs of a user and an item that are an interaction.
+    density: share of all pairs of a user and an item that are an interaction, once or several times.
     num_short_users: users that are too short to be tested.
     """
     lengths = histories.lengths
+    pairs = np.unique(np.repeat(np.arange(len(histories)), lengths) * num_items + histories.rows)
     return {
         "users": len(histories),
         "interactions": int(lengths.sum()),
         "lengths": {"mean": float(lengths.mean()), **quantiles(lengths)},
-        "density": float(lengths.sum() / (len(histories) * num_items)),
+        "density": float(len(pairs) / (len(histories) * num_items)),
         "num_short_users": int((lengths < SHORT_HISTORY).sum()),
     }
 

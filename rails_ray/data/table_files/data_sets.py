@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rails_ray.data.queries import SPLIT_NAMES, SPLITS
 from rails_ray.data.table_files.text_files import delimited, ending_of, json_lines, opened, renamed, typed
 from rails_ray.storage.filesystem import Storage
 
-SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "valid", "test": "test"}
 COMPRESSED = ("", ".gz", ".bz2", ".zst")
 
 
@@ -87,15 +87,22 @@ def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     if not qrels or len(qrels) == len(others):
         return found
     relevance, splits = list[pa.Table](), dict[str, str]()
-    for path in sorted(qrels, key=_split_of):
+    for path in sorted(qrels, key=lambda path: SPLITS.index(_split_of(folder, path))):
         table = delimited(opened(folder.storage, path), folder.name(path), "\t")
         if len(table.column_names) != 3:
             raise ValueError(
                 f"{folder.name(path)} must have 3 columns, query, item and score, got {table.column_names}"
             )
         table = table.rename_columns(["query_id", "item_id", "score"])
-        for query in table["query_id"].unique().to_pylist():
-            splits[query] = _split_of(path)[1]
+        split = _split_of(folder, path)
+        own = dict.fromkeys(table["query_id"].unique().to_pylist(), split)
+        num_again = len(own.keys() & splits.keys())
+        splits |= own
+        if num_again:
+            folder.notes.append(
+                f"relevance: {num_again:,} of {len(own):,} queries of {path} are in another file of qrels too, and are "
+                f"of split {split}"
+            )
         relevance.append(table)
     pairs = pa.concat_tables(relevance)
     pairs = pairs.set_column(2, "score", typed(pairs["score"]).cast(pa.float64()))
@@ -111,10 +118,19 @@ def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     return found
 
 
-def _split_of(path: str) -> tuple[int, str]:
-    """The order in which files decide the split of a query, the last for all, and the split of one."""
-    split = SPLITS.get(path.rpartition("/")[2].partition(".")[0], "train")
-    return ("train", "valid", "test").index(split), split
+def _split_of(folder: Folder, path: str) -> str:
+    """The split of a file of pairs; of a query in several files that of the last split counts.
+
+    Raises:
+        ValueError: if the file is not named after one.
+    """
+    name = path.rpartition("/")[2].partition(".")[0]
+    if name.casefold() not in SPLIT_NAMES:
+        raise ValueError(
+            f"{folder.name(path)} must be named after a split, one of {', '.join(SPLIT_NAMES)}, got {name!r}: rename "
+            "it, or take it out of the data"
+        )
+    return SPLIT_NAMES[name.casefold()]
 
 
 def _recbole_files(folder: Folder) -> tuple[str, ...] | None:

@@ -84,7 +84,7 @@ def test_facts_of_histories_equal_loops(histories: list[list[int]]) -> None:
     found = facts.of_histories(ItemLists.of(histories), 5)
     assert found["users"] == len(histories)
     assert found["interactions"] == sum(map(len, histories))
-    assert found["density"] == pytest.approx(sum(map(len, histories)) / (5 * len(histories)))
+    assert found["density"] == pytest.approx(sum(len(set(own)) for own in histories) / (5 * len(histories)))
     assert found["num_short_users"] == sum(len(own) < 3 for own in histories)
 
 

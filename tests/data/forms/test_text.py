@@ -116,8 +116,8 @@ def set_column(name: str, values: pa.Array):
         ),
         (
             "queries",
-            lambda t: set_column("split", pa.array(["Dev"] * len(t)))(t),
-            r"column 'split' of .*queries\.parquet must be one of train, .*, dev, got 'Dev' in row 0",
+            lambda t: set_column("split", pa.array(["Devel"] * len(t)))(t),
+            r"column 'split' of .*queries\.parquet must be one of train, .*, dev, got 'Devel' in row 0",
         ),
         (
             "queries",

@@ -175,6 +175,40 @@ def test_beir(tmp_path: Path) -> None:
     assert sources.notes == ["relevance: 1 of 5 pairs left out, as their score is 0 or less"]
 
 
+BEIR_HEADER = "query-id\tcorpus-id\tscore"
+
+
+def write_beir(folder: Path, **qrels: list[str]) -> Sources:
+    """Two items and two queries, and pairs in files of qrels."""
+    lines(folder / "corpus.jsonl", *({"_id": own, "title": "", "text": own} for own in ("a", "b")))
+    lines(folder / "queries.jsonl", *({"_id": own, "text": own} for own in ("q0", "q1")))
+    for name, rows in qrels.items():
+        lines(folder / f"qrels/{name}.tsv", BEIR_HEADER, *rows)
+    return Sources(str(folder))
+
+
+def test_files_of_qrels_are_named_after_splits(tmp_path: Path) -> None:
+    read = FORMS["text"].read(write_beir(tmp_path / "good", Val=["q0\ta\t1"], TEST=["q1\tb\t1"]), [])
+    assert {split: list(own.inputs) for split, own in read.queries.items()} == {
+        "train": [],
+        "valid": ["q0"],
+        "test": ["q1"],
+    }
+    with pytest.raises(
+        ValueError, match=r"qrels/hard\.tsv must be named after a split, one of train, .*, got 'hard': "
+    ):
+        FORMS["text"].read(write_beir(tmp_path / "bad", test=["q0\ta\t1"], hard=["q1\tb\t1"]), [])
+
+
+def test_queries_in_two_files_of_qrels_are_counted(tmp_path: Path) -> None:
+    sources = write_beir(tmp_path, train=["q0\ta\t1", "q1\ta\t1"], test=["q1\tb\t1"])
+    read = FORMS["text"].read(sources, [])
+    assert [list(read.queries[split].inputs) for split in ("train", "test")] == [["q0"], ["q1"]]
+    assert sources.notes == [
+        "relevance: 1 of 1 queries of qrels/test.tsv are in another file of qrels too, and are of split test"
+    ]
+
+
 def test_ids_of_beir_stand_in_quotes_where_its_writer_needs_them(tmp_path: Path) -> None:
     """As `write_to_tsv` of beir 2.2.0 writes them, lines end in a carriage return too."""
     ids = ['say "hi"', "d\t4", "plain"]
