@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.errors import ConflictError
+from rails_ray.families import indexing
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
+from rails_ray.families.in_process import InProcess
 from rails_ray.families.items import ByModel
 from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.recipes.vectors import vector_cosine
+from rails_ray.families.registry import served_family
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.storage import parts, versions
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.ids import ColumnDigest
@@ -40,6 +44,7 @@ def build_version(
     titles: Sequence[Any] | None = None,
     zero_vectors: Literal["refuse", "keep"] = "refuse",
     query_encoder: str | None = None,
+    index: str | IndexConfig = "flat",
 ) -> Manifest:
     """Store vectors as a version, and publish it.
 
@@ -50,14 +55,18 @@ def build_version(
         zero_vectors: what becomes of vectors of zeros, as in `DataConfig`.
         query_encoder: the model that makes vectors of texts as queries, its folder or its name in the local cache of
             Hugging Face; None for none.
+        index: what the method `ann` searches, or the kind of it.
 
     Raises:
-        UnsupportedError: if there is such a model, and sentence-transformers is not installed.
+        UnsupportedError: if there is such a model, and sentence-transformers is not installed; for an index other than
+            flat in float32 if FAISS is not.
         ConflictError: if there is such a version already.
         ValueError: if the arguments are not as said, or an unfinished build of other items has this name.
     """
     rows = _rows(vectors)
     items = _items(len(rows), ids, titles)
+    family = served_family(served_family(cosine_of(rows.shape[1])).stored_as(index=index_config(index)))
+    indexing.check(family, len(rows))
     zeros = zero_rows(rows)
     if zero_vectors == "refuse" and len(zeros):
         first = items["item_id"][int(zeros[0])].as_py()
@@ -66,10 +75,10 @@ def build_version(
         raise ConflictError(f"version must be a new name in {storage}, got {version!r}: name another, or open that one")
     texts = None if query_encoder is None else query_encoder_file(query_encoder, rows.shape[1])
     kept: dict[str, str | int | None] = {"zero_vectors": "keep"} if len(zeros) else {}
+    kept |= {} if index == "flat" else {"index": str(family.index_config)}
     # Parts of another build are not its own.
     parts.begin(storage, version, {"run": NO_RUN, "items": _digest(rows, items), **kept})
-    config = cosine_of(rows.shape[1])
-    config = replace(config, data=replace(config.data, zero_vectors=zero_vectors))
+    config = replace(family.config, data=replace(family.config.data, zero_vectors=zero_vectors))
     model = DualEncoderFamily.of(config).model().eval()
     encode = ByModel(model)
     planned = parts.plan([len(rows)], PART_ITEMS)
@@ -78,11 +87,34 @@ def build_version(
         named = items.slice(part.first_row, part.num_items)
         state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
         parts.write_part(storage, version, part, item_part(named, state))
-    files = {CONFIG: to_json(config), WEIGHTS: weight_files.to_bytes(model)}
+    files = {CONFIG: (config_json := to_json(config)), WEIGHTS: weight_files.to_bytes(model)}
     query = QUERY if texts is None else QUERY | TEXT
     files |= {} if texts is None else {QUERY_ENCODER: texts}
-    encoded = parts.finish(storage, version, planned, run=NO_RUN, query=query, files=files.items(), cutoff_mass=None)
+    encoded = parts.finish(
+        storage,
+        version,
+        planned,
+        run=NO_RUN,
+        query=query,
+        files=files.items(),
+        cutoff_mass=None,
+        indexes_of=lambda encoded: indexing.build(InProcess().each, storage, encoded, config_json),
+    )
     return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+
+
+def index_config(index: str | IndexConfig) -> IndexConfig:
+    """The config of an index, with all defaults if its kind alone is named.
+
+    Raises:
+        ValueError: if there is no such kind.
+    """
+    kinds: dict[str, type[IndexConfig]] = {config.kind: config for config in get_args(IndexConfig)}
+    if not isinstance(index, str):
+        return index
+    if index not in kinds:
+        raise ValueError(f"index must be one of {', '.join(kinds)}, or the config of one, got {index!r}")
+    return kinds[index]()
 
 
 def cosine_of(width: int) -> RunConfig:

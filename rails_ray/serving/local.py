@@ -27,6 +27,7 @@ from rails_ray.reranking.rankers.calling import answers_of, ranker_of
 from rails_ray.schema.queries import Query, query_fields
 from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
+from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.serving.drift import Distance
 from rails_ray.serving.engine import Engine, Limits
@@ -258,6 +259,7 @@ def build(
     version: str = "v1",
     zero_vectors: Literal["refuse", "keep"] = "refuse",
     query_encoder: str | None = None,
+    index: str | IndexConfig = "flat",
 ) -> LocalVersion:
     """Make a version of vectors in this process, and open it. Queries are vectors too, and a score is a cosine.
 
@@ -269,19 +271,22 @@ def build(
         version: its name there.
         zero_vectors: whether vectors of zeros, which no cosine compares, are refused, or kept and found last.
         query_encoder: folder of the sentence-transformers model that made the vectors, so that a query may be a text.
+        index: what `search(.., method="ann")` searches: `flat`, `hnsw`, `ivf`, or a config such as
+            `rails_ray.search.indexes.hnsw.HnswConfig(M=16)`. Building a graph takes one core longest.
 
     Raises:
-        UnsupportedError: if there is such a model, and sentence-transformers is not installed.
+        UnsupportedError: if there is such a model, and sentence-transformers is not installed; for another index than
+            flat in float32 if FAISS is not.
         ConflictError: if the folder has such a version already.
         ValueError: if the arguments are not as said.
     """
     from rails_ray.families.building import build_version  # the recipes, which nothing that is opened needs
 
     if folder is not None:
-        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors, query_encoder)
+        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors, query_encoder, index)
         return open(folder, version)
     with TemporaryDirectory(prefix="rails-ray-") as passing:
-        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder)
+        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder, index)
         return open(passing, version)  # what it holds is in memory
 
 

@@ -12,8 +12,10 @@ import torch
 from rails_ray import local
 from rails_ray.errors import ConflictError, UnsupportedError
 from rails_ray.families import building
+from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.storage import parts
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.versions import read_manifest
 
 GENERATOR = np.random.default_rng(0)
 VECTORS = GENERATOR.standard_normal((300, 7)) * GENERATOR.uniform(0.1, 10, (300, 1))
@@ -34,6 +36,20 @@ def test_it_finds_the_largest_cosines(method: str) -> None:
         best = np.argsort(-line)[:5]
         assert result.items == [IDS[row] for row in best]
         np.testing.assert_allclose(result.scores, line[best], atol=1e-6)
+
+
+@pytest.mark.parametrize("index", ["flat", "hnsw", "ivf", HnswConfig(M=4, storage="fp16")])
+def test_it_searches_an_index(index: Any, tmp_path: Path) -> None:
+    version = local.build(VECTORS, IDS, index=index, folder=str(tmp_path))
+    found = version.search(QUERIES, k=5, method="ann", **({"nprobe": 7} if index == "ivf" else {})).results
+    assert [result.items for result in found] == [result.items for result in version.search(QUERIES, k=5).results]
+    stored = [] if index == "flat" else [("average", 0)]
+    assert [(entry.name, entry.shard) for entry in read_manifest(Storage(str(tmp_path))).indexes] == stored
+
+
+def test_an_index_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match=r"^index must be one of flat, ivf, hnsw, or the config of one, got 'annoy'$"):
+        local.build(VECTORS, index="annoy")
 
 
 def test_ids_and_titles_are_as_given() -> None:
