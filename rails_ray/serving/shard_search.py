@@ -25,6 +25,7 @@ from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.stopwatch import noted
+from rails_ray.storage.numbers import numbers_as_array
 
 Value = TypeVar("Value")
 
@@ -194,7 +195,7 @@ class ShardSearch:
 
 def _taken(column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:
     """Some strings of a column; None if there is none."""
-    return None if column is None else column.take(pa.array(rows)).to_pylist()
+    return None if column is None else column.take(numbers_as_array(rows)).to_pylist()
 
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:

@@ -19,7 +19,7 @@ from rails_ray.storage.filesystem import Storage
 from support.examples import write_vector_data
 from support.sources import ROOT
 
-UNUSED = {"numba", "scipy", "scipy.special", "scipy.sparse", "faiss", "ray"}
+UNUSED = {"numba", "scipy", "scipy.special", "scipy.sparse", "faiss", "pandas", "ray"}
 SEARCH = """
 import sys
 from rails_ray.serving import local
