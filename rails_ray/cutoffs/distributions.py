@@ -34,7 +34,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri_exp
 
 Floats = NDArray[np.floating] | float
 Doubles = NDArray[np.float64]
@@ -201,6 +200,8 @@ class _KummerBeta:
 
     def quantile(self, share: float) -> Doubles:
         """Newton's method on the normal quantile of the tail, which is nearly straight in y, or else halving."""
+        from scipy.special import ndtri_exp  # which servers without such cut-offs need not load
+
         side = np.where(np.log(share) > self.log_below_mode - self.log_total, 1.0, -1.0)
         wanted = ndtri_exp(np.where(side > 0, np.log1p(-share), np.log(share)))
         y, near, far = self.mode, self.mode, side * (LARGEST_LOGIT + 1)

@@ -1,14 +1,15 @@
 """Read the items of a version, every byte checked against the manifest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import torch
 
 from rails_ray.errors import DamagedError
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.search.indexes import VectorIndex
-from rails_ray.search.indexes.faiss_index import FIRST_VECTOR, FaissIndex, on_gpu
+from rails_ray.search.indexes.faiss_index import FaissIndex, first_vector, on_gpu
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
@@ -76,10 +77,11 @@ def read_indexes(storage: Storage, described: Encoded, shard: int, device: str =
     found: dict[str, VectorIndex] = {}
     for entry in described.indexes:
         if entry.shard == shard:
-            index = FaissIndex.read(read_array(storage, described.version, entry, FIRST_VECTOR), entry.error)
             shapes = described.state.shapes
             column = entry.name if entry.name in shapes else "components"  # of one: the average is the component
             expected = described.shard_items[shard], shapes[column][-1]
+            place = first_vector(entry.size_bytes, *expected)
+            index = FaissIndex.read(read_array(storage, described.version, entry, place), entry.error)
             if (index.num_items, index.width) != expected:
                 raise DamagedError(
                     f"index {entry.name} of shard {shard} must hold {expected[0]} items of {expected[1]} numbers, got "
@@ -87,6 +89,19 @@ def read_indexes(storage: Storage, described: Encoded, shard: int, device: str =
                 )
             found[entry.name] = index if device == "cpu" else on_gpu(index)
     return found
+
+
+def with_vectors_of(indexes: Mapping[str, VectorIndex], state: AnyItems) -> AnyItems:
+    """Items whose vectors are those of the indexes, where both are equal in every bit, so that memory has them once."""
+    columns = state.columns()
+    for name, index in indexes.items():
+        column = name if name in columns else "components"
+        vectors, own = getattr(index, "vectors", None), columns.get(column)
+        if vectors is None or own is None or own.dtype != vectors.dtype or own.numel() != vectors.numel():
+            continue
+        if torch.equal(own.view(torch.int32), vectors.view(own.shape).view(torch.int32)):
+            columns[column] = vectors.view(own.shape)
+    return state.from_columns(columns)
 
 
 def read_part(storage: Storage, described: Encoded, entry: PartEntry) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The loops of `lookup_scan`, `reaching` and `postings` as numba compiles them; imported by way of `compiled` alone.
+"""The loops of `lookup_scan` and `postings` as numba compiles them; imported by way of `compiled` alone.
 
 They take arrays of numpy, work on the lines first .. end - 1 and write into what they are given. Nothing is checked
 here: an index beyond its array reads whatever lies there.
@@ -77,31 +77,6 @@ def look_up_own(tables: Array, codes: Array, found: Array, first: int, end: int)
     """Sum look-ups of each query's own items. tables [B, M, L], codes [B, C, M], found [B, C]."""
     for query in range(first, end):
         look_up(tables[query : query + 1], codes[query], found[query : query + 1], 0, codes.shape[1])
-
-
-@compiled
-def count_reaching(scores: Array, reach: Array, counts: Array, first: int, end: int) -> None:
-    """How many scores of a query are at least its threshold. scores [B, X], reach [B], counts [B]."""
-    for query in range(first, end):
-        line, least, count = scores[query], reach[query], 0
-        for x in range(len(line)):
-            count += line[x] >= least
-        counts[query] = count
-
-
-@compiled
-def list_reaching(
-    scores: Array, reach: Array, starts: Array, ends: Array, columns: Array, first: int, end: int
-) -> None:
-    """Their columns. starts, ends [B] of each query's part of columns [N]."""
-    for query in range(first, end):
-        line, least, place = scores[query], reach[query], starts[query]
-        for x in range(len(line)):
-            if place == ends[query]:
-                break
-            if line[x] >= least:
-                columns[place] = x
-                place += 1
 
 
 @compiled

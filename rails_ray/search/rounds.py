@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.item_ids import ItemId
@@ -103,6 +102,8 @@ def log_normaliser(answers: Sequence[NDArray[np.float64] | BaseException]) -> ND
         ValueError: if a shard refused the request.
         UnavailableError: if none answered.
     """
+    from scipy.special import logsumexp  # 13 MB with the rest of scipy, which most servers never need
+
     check_refusals(answers)
     known = [answer for answer in answers if not isinstance(answer, BaseException)]
     if not known:

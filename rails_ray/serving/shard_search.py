@@ -6,7 +6,7 @@ Axes: B queries, P_Q / P_X components.
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.temperatures import tempered
+from rails_ray.families.shards import with_vectors_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.kernels import reaching
 from rails_ray.modules.similarities.states import AnyQuery, map_tensors
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions, Mask
@@ -25,6 +25,7 @@ from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.stopwatch import noted
+from rails_ray.storage.numbers import numbers_as_array
 
 Value = TypeVar("Value")
 
@@ -94,7 +95,7 @@ class ShardExplanation:
 
 
 class ShardSearch:
-    """Searches one shard of a version. Making it compiles the loops that a search runs.
+    """Searches one shard of a version.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
@@ -107,10 +108,12 @@ class ShardSearch:
         self.cutoff_support = version.family.cutoff_support
         self.items = version.shard(shard, similarity.num_components[1])
         self.item_ids = self.items.item_ids.prepare()
+        indexes = version.indexes(shard, device)
+        if device == "cpu":
+            self.items = replace(self.items, state=with_vectors_of(indexes, self.items.state))
         state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.searcher = version.family.searcher(similarity, state, version.indexes(shard, device))
+        self.searcher = version.family.searcher(similarity, state, indexes)
         self.zeros: list[int] = version.family.zero_rows(self.items.state).tolist()
-        reaching.compile_loops()
         self.device = device
 
     def __len__(self) -> int:
@@ -192,7 +195,7 @@ class ShardSearch:
 
 def _taken(column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:
     """Some strings of a column; None if there is none."""
-    return None if column is None else column.take(pa.array(rows)).to_pylist()
+    return None if column is None else column.take(numbers_as_array(rows)).to_pylist()
 
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:

@@ -27,6 +27,7 @@
 | `remote`       | what both need: ranges of an object, a check of conditional writes          |
 | `tables`       | users' tables in Parquet: one file or many, read and checked batch by batch |
 | `ids`          | ids of items as a column: found by id, digested                             |
+| `numbers`      | arrays of Arrow as numpy's, and back                                        |
 | `parquet`      | parts of an index                                                           |
 | `runs`         | trained models, and runs that have not finished                             |
 | `relevances`   | relevance matrices, while they are filled and afterwards                    |

@@ -28,7 +28,7 @@ def read(storage: Storage, folder: str) -> ItemCodes:
     DamagedError: if the folder has no codes, or they cannot be read.
     """
     try:
-        return _of(parquet.read_plain(io.BytesIO(storage.read(_path(folder))), page_checksum_verification=True))
+        return _of(parquet.read_plain(io.BytesIO(storage.read(_path(folder))), checks_pages=True))
     except (NotFoundError, pa.ArrowException, OSError, KeyError) as error:
         raise DamagedError(f"{storage}/{_path(folder)} must hold the codes of the items, got: {error}") from None
 
@@ -43,7 +43,7 @@ def of_version(storage: Storage, described: Encoded) -> ItemCodes:
     entries = sorted(described.parts, key=lambda entry: entry.first_row)
     columns = ["item_id", "codes"]
     parts = [io.BytesIO(read_file(storage, described.version, entry)) for entry in entries]
-    return _of(pa.concat_tables(parquet.read_plain(part, columns=columns) for part in parts))
+    return _of(pa.concat_tables(parquet.read_plain(part, columns) for part in parts))
 
 
 def _of(table: pa.Table) -> ItemCodes:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.item_ids import ItemId
+from rails_ray.storage.numbers import numbers_as_array, numbers_in
 
 DIGITS = re.compile("0|-?[1-9][0-9]{0,19}")  # one spelling of each integer of 64 bits
 BLOCK = 2**16  # ids that are Python objects at once
@@ -82,7 +83,7 @@ class ItemIds(Sequence[ItemId]):
     def take(self, rows: Sequence[int] | NDArray[np.integer]) -> list[ItemId]:
         """The ids at some rows."""
         if self._numbers is None:
-            found: list[ItemId] = self.column.take(pa.array(rows, pa.int64())).to_pylist()
+            found: list[ItemId] = self.column.take(numbers_as_array(np.asarray(rows, np.int64))).to_pylist()
         else:
             found = self._numbers[np.asarray(rows, np.int64)].tolist()
         return found
@@ -111,7 +112,7 @@ class ItemIds(Sequence[ItemId]):
     @cached_property
     def _numbers(self) -> NDArray[np.integer] | None:
         """All ids, of which some are found sooner than in a column; None for strings."""
-        return self.column.to_numpy() if self.is_integer else None
+        return numbers_in(self.column) if self.is_integer else None
 
     def prepare(self) -> "ItemIds":
         """Order the ids now, so that no search has to."""
@@ -178,8 +179,7 @@ class ColumnDigest:
 def keys_of(column: pa.ChunkedArray) -> NDArray[np.integer]:
     """A number for each id: an integer itself, the hash of a string."""
     if pa.types.is_integer(column.type):
-        numbers: NDArray[np.integer] = column.to_numpy()
-        return numbers
+        return numbers_in(column)
     blocks = [column.slice(first, BLOCK).to_pylist() for first in range(0, len(column), BLOCK)]
     return np.concatenate([np.empty(0, np.int64), *(np.array([hash_of(own) for own in block]) for block in blocks)])
 

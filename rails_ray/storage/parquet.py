@@ -34,6 +34,7 @@ surrogate, K chunks.
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,6 +47,7 @@ from torch import Tensor
 
 from rails_ray.errors import DamagedError
 from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.storage.numbers import numbers_in
 
 NAMED = ("item_id", "title", "text")  # columns beside those of the items' state
 STATE = "state"  # key of the items' state in a part's metadata
@@ -57,19 +59,24 @@ def to_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def read_plain(source: Any, **how: Any) -> pa.Table:
+def read_plain(source: Any, columns: Sequence[str] | None = None, *, checks_pages: bool = False) -> pa.Table:
     """A stored table of ours, whose columns are plain. An extension type would make Python objects of the values: one
     of Ray Data's unpickles them.
 
+    One thread reads it: those of Arrow would keep 15 MB, which `heap.trim` does not reach. `pyarrow.parquet.read_table`
+    would load pandas.
+
     Args:
-        how: as `pyarrow.parquet.read_table` takes it.
+        columns: names of those to read; by default all.
+        checks_pages: whether the checksums of pages are compared.
 
     Raises:
         DamagedError: if a column has an extension type.
         pyarrow.ArrowException: if it is no Parquet file.
     """
     try:
-        table = pq.read_table(source, **how)
+        with pq.ParquetFile(source, page_checksum_verification=checks_pages) as file:
+            table = file.read(columns, use_threads=False)
     except (pa.ArrowException, OSError):
         raise
     except Exception as error:  # of the package that registered an extension type
@@ -234,6 +241,4 @@ def vectors(rows: NDArray[Any]) -> pa.FixedSizeListArray:
 def rows_in(column: pa.ChunkedArray) -> NDArray[Any]:
     """The rows [X, D] of a column of vectors."""
     # flatten, unlike values, honours slices
-    values = column.combine_chunks().flatten().to_numpy()
-    rows: NDArray[Any] = values.reshape(len(column), column.type.list_size)
-    return rows
+    return numbers_in(column.combine_chunks().flatten()).reshape(len(column), column.type.list_size)

@@ -1,5 +1,7 @@
-"""A shard that says it is ready, and what its first client still waits for."""
+"""A shard of vectors in memory: its vectors once, and no package that it has no use for."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,47 +9,69 @@ import numpy as np
 import pytest
 import torch
 
+from rails_ray.cli.main import main
+from rails_ray.families.shards import with_vectors_of
 from rails_ray.families.version import Version
-from rails_ray.kernels import reaching
-from rails_ray.kernels.compiled import loops
-from rails_ray.modules.similarities.states import QueryState
-from rails_ray.schema.search_params import SearchParams
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.modules.similarities.states import ItemState
+from rails_ray.serving import local
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
-from support.examples import publish_here
+from support.examples import write_vector_data
+from support.sources import ROOT
+
+UNUSED = {"numba", "scipy", "scipy.special", "scipy.sparse", "faiss", "pandas", "ray"}
+SEARCH = """
+import sys
+from rails_ray.serving import local
+opened = local.open({root!r}, {version!r})
+for options in ({{"k": 3}}, {{"cutoff": {{"score": 0.1}}}}, {{"method": "ann"}}):
+    assert opened.search([{{"embedding": [1.0] * 7, "exclude": ["item-3"]}}], **options).results[0].items
+print(sorted({unused!r} & {{*sys.modules}}))
+"""
 
 
-@pytest.mark.parametrize("method", ["brute_force", "two_pass", "gated"])
-def test_no_search_compiles_what_the_start_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    called = set[tuple[Any, ...]]()
-
-    class Watched:
-        def __getattr__(self, name: str) -> Any:
-            def call(*given: Any) -> None:
-                types = [(one.dtype, one.flags["C_CONTIGUOUS"]) for one in given if isinstance(one, np.ndarray)]
-                called.add((name, *types))  # numba compiles once for each of these
-                getattr(loops(), name)(*given)
-
-            return call
-
-    monkeypatch.setattr(reaching, "loops_for", lambda *tensors: Watched())
-    shard = ShardSearch(Version(Storage(str(tmp_path)), publish_here(tmp_path, num_shards=1)), 0)
-    at_the_start = set(called)
-    query = some_queries(shard, 2)
-    for threshold in (None, -1.0, 0.5, 2.0):
-        least = None if threshold is None else np.full(2, threshold, np.float32)
-        shard.search(
-            query,
-            ShardRequest(method, SearchParams(), k=3, threshold=least, at_least=0 if least is None else 1),
-            [[], []],
-        )
-    assert {name for name, *_ in at_the_start} == {"count_reaching", "list_reaching"}
-    assert called == at_the_start
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Storage with the versions `flat` and `hnsw` of 60 vectors of 7 numbers."""
+    root = tmp_path_factory.mktemp("vectors")
+    data = write_vector_data(root / "data")
+    for index in ("flat", "hnsw"):
+        words = ["--recipe", "vector-cosine", "--folder", str(data), "--version", index, "--index", index]
+        assert main(["encode", *words, "--storage", str(root)]) == 0
+        assert main(["publish", "--version", index, "--storage", str(root)]) == 0
+    return root
 
 
-def some_queries(shard: ShardSearch, num: int) -> QueryState:
-    items: Any = shard.items.state
-    components = items.components[:num, :1].expand(-1, 2, -1)
-    return QueryState(components, torch.zeros(num, items.gate.shape[1]), torch.ones(num))
+@pytest.mark.parametrize(("version", "used"), [("flat", set()), ("hnsw", {"faiss"})])
+def test_a_search_of_vectors_loads_no_package_for_others(root: Path, version: str, used: set[str]) -> None:
+    code = SEARCH.format(root=str(root), version=version, unused=UNUSED)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(sorted(used))
+
+
+def test_vectors_that_an_index_holds_are_in_memory_once(root: Path) -> None:
+    shard = ShardSearch(Version.published(Storage(str(root)), "hnsw"), 0)
+    state: Any = shard.items.state
+    searcher: Any = shard.searcher
+    assert state.components.data_ptr() == searcher.first_stage.by_average.index.vectors.data_ptr()
+
+
+@pytest.mark.parametrize("method", ["brute_force", "ann"])
+def test_they_give_the_answers_of_a_version_without_an_index(root: Path, method: str) -> None:
+    queries = np.random.default_rng(0).standard_normal((5, 7), np.float32)
+    flat, hnsw = (
+        local.open(str(root), version).search(queries, k=20, method=method).results for version in ("flat", "hnsw")
+    )
+    assert [one.items for one in hnsw] == [one.items for one in flat]
+    assert np.allclose([one.scores for one in hnsw], [one.scores for one in flat], rtol=0, atol=1e-6)
+
+
+def test_vectors_that_differ_from_an_index_are_kept(root: Path) -> None:
+    version = Version.published(Storage(str(root)), "hnsw")
+    indexes, state = version.indexes(0), version.shard(0).state
+    assert isinstance(state, ItemState)
+    state.components[59, 0, 6] += 0.5
+    kept: Any = with_vectors_of(indexes, state)
+    assert kept.components.data_ptr() == state.components.data_ptr()
+    assert torch.equal(kept.components, state.components)

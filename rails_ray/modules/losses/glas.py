@@ -15,7 +15,6 @@ Axes: N items of a batch, M relevant pairs of all queries.
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy import sparse
 from torch import Tensor
 
 from rails_ray.modules.losses.negatives import BatchRelevance
@@ -38,6 +37,8 @@ class CoOccurrence:
         """Args:
         relevance: the relevant pairs of all training queries; a repeated pair counts once.
         """
+        from scipy import sparse  # which nothing but training needs, while configs name losses
+
         pairs = np.unique(torch.stack(relevance).numpy(force=True), axis=1)
         num_queries = int(pairs[0].max(initial=-1)) + 1
         ones = np.ones(pairs.shape[1], np.float32)

@@ -43,7 +43,6 @@ IndexConfig = FlatConfig | IvfConfig | HnswConfig
 LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it is scanned
 MOST_PLACES = 2**23  # of the lists of one call, 100 MB
 MOST_ON_GPU = 2048  # n; FAISS's limit
-FIRST_VECTOR = 45  # byte of the file of flat fp32 at which it has its vectors: FAISS scans them where they lie
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 
@@ -57,6 +56,12 @@ class Built(NamedTuple):
 
     data: bytes
     error: float
+
+
+def first_vector(num_bytes: int, num_items: int, width: int) -> int:
+    """The byte of a file at which flat, or hnsw of distinct vectors, has its vectors in fp32: at the end. They are read
+    where they lie, fastest at a multiple of 64."""
+    return num_bytes - 4 * num_items * width
 
 
 def check(config: IndexConfig, num_items: int, num_points: int) -> None:
@@ -198,6 +203,17 @@ class FaissIndex:
     def width(self) -> int:
         """d."""
         return int(self.index.d)
+
+    @property
+    def vectors(self) -> Float[Tensor, "X d"] | None:
+        """The vectors of an index that was read from a file, in its memory, which stays as long as they do; None if it
+        keeps them rounded or in another order."""
+        faiss = faiss_library()
+        stored = faiss.downcast_index(self.index.storage) if isinstance(self.index, faiss.IndexHNSW) else self.index
+        if self.data is None or not isinstance(stored, faiss.IndexFlat) or stored.ntotal != self.num_items:
+            return None
+        first = first_vector(len(self.data), self.num_items, self.width)
+        return torch.from_numpy(self.data[first:].view(np.float32)).view(-1, self.width)
 
     @property
     def is_exact(self) -> bool:

@@ -16,7 +16,7 @@ import torch
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import ivf
-from rails_ray.search.indexes.faiss_index import FIRST_VECTOR, FaissIndex, IndexConfig, build, fit, on_gpu
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, first_vector, fit, on_gpu
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
@@ -102,14 +102,30 @@ def test_vectors_of_any_dtype_and_layout_are_float32() -> None:
         assert again.item_rows.dtype == again.num_scored.dtype == torch.int64
 
 
-def test_the_vectors_of_flat_fp32_begin_at_the_byte_that_is_aligned() -> None:
-    data, error = built(FlatConfig(), vectors(100))
-    memory = aligned(len(data), FIRST_VECTOR)
+@pytest.mark.parametrize("config", [FlatConfig(), HnswConfig()])
+def test_vectors_in_fp32_are_read_where_they_begin_at_an_aligned_byte(config: IndexConfig) -> None:
+    given = vectors(100)
+    data, error = built(config, given)
+    place = first_vector(len(data), *given.shape)
+    memory = aligned(len(data), place)
     memory[:] = np.frombuffer(data, np.uint8)
-    index = FaissIndex.read(memory, error).index
-    first = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).ctypes.data
-    assert first == memory.ctypes.data + FIRST_VECTOR
+    index = FaissIndex.read(memory, error)
+    storage = index.index if config.kind == "flat" else faiss.downcast_index(index.index.storage)
+    first = faiss.rev_swig_ptr(storage.get_xb(), given.numel()).ctypes.data
+    assert first == memory.ctypes.data + place
     assert first % 64 == 0
+    assert index.vectors is not None
+    assert index.vectors.data_ptr() == first
+    assert torch.equal(index.vectors, given)
+
+
+@pytest.mark.parametrize("config", [FlatConfig(storage="fp16"), HnswConfig(storage="sq8"), IvfConfig(nlist=4)])
+def test_no_vectors_of_an_index_that_rounds_or_orders_them(config: IndexConfig) -> None:
+    assert FaissIndex.read(*built(config, vectors(100))).vectors is None
+
+
+def test_no_vectors_of_a_graph_in_which_equal_ones_are_one() -> None:
+    assert FaissIndex.read(*built(HnswConfig(), vectors(50).repeat(2, 1))).vectors is None
 
 
 def test_an_index_lies_in_the_memory_that_it_was_read_from() -> None:
