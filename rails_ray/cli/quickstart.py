@@ -93,7 +93,7 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
 def _make(storage: str, num_steps: int | None, console: Console) -> Made:
     mol = _train(emoji_mol(), storage, num_steps, console)
     dot = _train(emoji_dot(), storage, num_steps, console)
-    with rendering.spinner(console, "encode the items with Ray Data"):
+    with rendering.spinner(console, "encode the items with tasks of Ray"):
         encoded = on_ray.encode(storage, mol.name, num_shards=2)
     with rendering.spinner(console, "calibrate its cut-offs on validation queries"):
         calibrated = on_ray.calibrate(storage, version=encoded.version)

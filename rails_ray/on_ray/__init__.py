@@ -1,10 +1,10 @@
 """The stages on a Ray cluster. This package only places work.
 
     train(config, storage)      -> a run        Ray Train or tasks: each piece on its own, any number of workers
-    encode(storage, run)        -> parts        Ray Data
+    encode(storage, run)        -> parts        tasks; on GPUs Ray Data
     publish(storage, version)   -> a version    one atomic write
     evaluate(storage, ...)      -> a report     one task
-    fill(storage, name, ...)    -> a matrix     Ray Data: a heavy ranker's scores, as a data set to train on
+    fill(storage, name, ...)    -> a matrix     as encode: a heavy ranker's scores, as a data set to train on
     calibrate(storage, ...)     -> a report     one task; stores the calibration beside the version
     serving                     -> HTTP         Ray Serve: a router, a deployment per shard
 

@@ -1,4 +1,4 @@
-"""Fill a relevance matrix with Ray Data: what a heavy ranker says of every item for some queries.
+"""Fill a relevance matrix by tasks: what a heavy ranker says of every item for some queries.
 
 Tasks score blocks of a few queries against all items and write each block once: an interrupted run goes on with the
 missing blocks. `storage.relevances` says what comes out: a data set that any recipe trains on.

@@ -257,7 +257,8 @@ class _Reading:
         ends = np.cumsum(num_rows)
         groups = [number for number, size in enumerate(num_rows) if ends[number] - size < end and ends[number] > first]
         place = int(ends[groups[0]] - num_rows[groups[0]])
-        for batch in self._batches(file, footer, groups):
+        short = replace(self, batch_rows=min(self.batch_rows, end - first))  # what follows the rows is not decoded
+        for batch in short._batches(file, footer, groups):
             skipped = max(first - place, 0)
             wanted = batch.slice(skipped, max(end - place - skipped, 0))
             if wanted.num_rows:

@@ -124,7 +124,7 @@ def test_a_killed_worker_of_encoding(run_config: RunConfig, tmp_path: Path) -> N
 
     def kill_once(done: int, total: int, note: str) -> None:
         for _ in range(LOOKS):
-            if not kills and done < total and kill_one("ray::MapBatches", os.environ["RAY_AUTH_TOKEN"]):
+            if not kills and done < total and kill_one("ray::EncodingWork", os.environ["RAY_AUTH_TOKEN"]):
                 kills.append(done)
 
     encoded = on_ray.encode(root, "r", version="v", part_items=1, on_progress=kill_once)

@@ -1,4 +1,4 @@
-"""The stages on a real cluster: two training workers, Ray Data, and what each leaves in storage."""
+"""The stages on a real cluster: two training workers, encoding tasks, and what each leaves in storage."""
 
 import shutil
 from dataclasses import replace
