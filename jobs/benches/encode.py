@@ -1,4 +1,4 @@
-"""Encoding with Ray Data: how much of a plain loop's speed is left, and does memory grow with the corpus?
+"""Encoding on Ray: how much of a plain loop's speed is left, and does memory grow with the corpus?
 
 The same model, items, parts and bytes, encoded and written to a local folder: once by a loop of torch and pyarrow in a
 process of its own, which knows neither Ray nor checksums, and once by `on_ray.encode`, with checksums, fsync and

@@ -158,15 +158,16 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         self, run: str, run_config: RunConfig | None, options: "EncodeOptions", on_progress: "OnProgress"
     ) -> "Encoded":
         """Encode on the cluster, or on one that ends with the command."""
-        from rails_ray import on_ray
         from rails_ray.families.encoding import encode
+        from rails_ray.families.running import fit_run
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.encoding import OnRay
 
         with cluster(self.workers + 2):
+            executor = OnRay(self.workers)
             if run_config is not None:
-                on_ray.train(run_config, self.storage, run=run, num_workers=1, on_progress=on_progress)
-            return encode(OnRay(), self.storage, run, options, on_progress)
+                fit_run(run_config, self.storage, run)  # while the workers start
+            return encode(executor, self.storage, run, options, on_progress)
 
     def untrained(self) -> RunConfig | None:
         """The config of the run to make, by a recipe that trains nothing; None for a run that there is.

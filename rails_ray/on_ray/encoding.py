@@ -17,7 +17,7 @@ from rails_ray.families.items import NewCodes
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import plain_errors
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
-from rails_ray.on_ray.task_runner import run_tasks
+from rails_ray.on_ray.task_runner import call, run_tasks, start_workers
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PlannedPart
 
@@ -92,11 +92,14 @@ def encode(
         query_encoder=query_encoder,
         allow_code=allow_code,
     )
-    return encoding.encode(OnRay(), storage, run, options, on_progress)
+    return encoding.encode(OnRay(num_workers), storage, run, options, on_progress)
 
 
 class OnRay:
-    """The contract of `Executor`, on the cluster that this process is connected to."""
+    """The contract of `Executor`, on the cluster that this process is connected to. Its processes start at once."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.starting = start_workers([__name__], num_workers)
 
     def has_gpus(self, number: int) -> bool:
         return bool(ray.cluster_resources().get("GPU", 0) >= number)
@@ -106,13 +109,14 @@ class OnRay:
 
     def each(self, function: Callable[..., None], arguments: Sequence[Sequence[Any]]) -> None:
         with plain_errors():
-            ray.get([_call.remote(function, *given) for given in arguments])
+            ray.get([call.remote(function, *given) for given in arguments])
 
     def gathered(
         self, together: Callable[..., Any], function: Callable[..., Any], arguments: Sequence[Sequence[Any]]
     ) -> Any:
         with plain_errors():
-            return ray.get(_call.remote(together, *[_call.remote(function, *given) for given in arguments]))
+            ray.wait(self.starting, num_returns=len(self.starting))
+            return ray.get(call.remote(together, *[call.remote(function, *given) for given in arguments]))
 
     def write(
         self,
@@ -132,11 +136,6 @@ class OnRay:
             watch(write, lambda: items_done(latest(board)), on_progress)
         finally:
             ray.kill(board)
-
-
-@ray.remote(num_cpus=1)
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 @contextmanager

@@ -54,6 +54,29 @@ def test_vectors_alone_are_encoded_and_searched(
     assert "run r: no queries to measure it with, 0 s of training" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("index", ["none", "flat", "hnsw"])
+def test_a_cluster_and_one_process_write_the_same_files(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run and the version, of items that lie in row groups of several tasks; but for the seconds of training."""
+    data, names = write_vector_data(tmp_path / "data", num_items=200) / "items.parquet", ["cluster", "process"]
+    items = pq.read_table(data)
+    if index == "flat":  # and ids that are numbers
+        items = items.set_column(0, "item_id", pa.array(range(200)))
+    pq.write_table(items, data, row_group_size=90)
+    words = ["--recipe", "vector-cosine", "--items", data, "--run", "r", "--version", "v", "--shards", 2]
+    words += ["--part-items", 9] + ([] if index == "none" else ["--index", index])
+    command("encode", *words, "--workers", 2, "--storage", tmp_path / "cluster")
+    monkeypatch.setattr("rails_ray.cli.encode.has_cluster", lambda: False)
+    command("encode", *words, "--storage", tmp_path / "process")
+    roots = [tmp_path / name for name in names]
+    made = [{str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()} for root in roots]
+    assert made[0].keys() == made[1].keys()
+    differ = [name for name, path in made[0].items() if path.read_bytes() != made[1][name].read_bytes()]
+    assert differ == ["runs/r/training.json"]
+    assert len(list((tmp_path / "cluster" / "versions" / "v" / "parts").glob("[0-9]*.json"))) == 24
+
+
 def test_codes_of_fewer_vectors_than_they_are_wide(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32))
     command("index", "import", tmp_path / "v.npy", "--folder", tmp_path / "data")

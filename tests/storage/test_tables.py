@@ -118,6 +118,21 @@ def test_any_rows_can_be_read_alone(first: int, data: st.DataObject, tmp_path_fa
         assert batch["item_id"][0].as_py() == starts[Path(batch.file).name] + batch.first_row
 
 
+def test_rows_after_those_that_are_wanted_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(Storage(str(tmp_path)), "p.parquet", items(0, 1000), row_group=1000)
+    table, decoded, iter_batches = find(str(tmp_path)), list[int](), pq.ParquetFile.iter_batches
+
+    def counted(*given: Any, **named: Any) -> Any:
+        for batch in iter_batches(*given, **named):
+            decoded.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    [found] = table.part([table.rows(0)], 40, 20, COLUMNS)
+    assert found["item_id"].to_pylist() == list(range(40, 60))
+    assert sum(decoded) == 60
+
+
 def test_a_file_that_changes_is_told(many: Storage) -> None:
     table = find(f"{many}/items")
     files = [table.rows(number) for number in range(3)]
