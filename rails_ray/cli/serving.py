@@ -66,8 +66,8 @@ class Serve(AllowsCode, Stored):
         port: HTTP port.
         replicas: Replicas of the router and of each shard. If left out: 1, or 2 in production, so that one may die.
         max_replicas: Most replicas when autoscaling on load. If left out: no autoscaling.
-        shards_in_routers: Each router holds all shards and asks them without a call to another process: faster, where
-            the whole version fits into the memory of each replica.
+        shards_in_routers: Each router holds all shards and asks them without a call to another process, which a client
+            that asks alone gains by; the whole version must fit into the memory of each replica.
         cpus: CPUs that each replica reserves.
         gpus: GPUs that each replica reserves; may be a part of one.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
