@@ -4,7 +4,7 @@ One client asks, in turns, for a search over the 3,963 emoji in 2 shards (a Mixt
 router: encode -> 2 shards -> merge, cut) and for a fan-out of a FastAPI ingress to 2 deployments that do
 nothing. Both run on the same Ray Serve at the same time, once in each profile.
 
-    python -m jobs.benches.http [--requests 400] [--storage STORAGE --text TEXT]
+    python -m jobs.benches.http [--requests 400] [--storage STORAGE --text TEXT] [--shards-in-routers]
 
 Beside them: where the time of a search goes, by stage (median, as its `Server-Timing` says) and by process (CPU).
 
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,12 @@ class Arguments:
     """What is asked for."""
     method: str = "brute_force"
     """How it is searched for."""
+    shards_in_routers: bool = False
+    """Routers hold the shards."""
+    profiles: tuple[str, ...] = tuple(ENVIRONMENTS)
+    """Which are measured."""
+    label: str = ""
+    """What is measured, such as a commit; for the rows."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -102,17 +108,19 @@ def main(arguments: Arguments) -> None:
         print(json.dumps(measure(arguments)))
         return
     record = Record("http")
-    for profile, row in in_each_profile("jobs.benches.http"):
-        record.row(profile=profile, method=arguments.method, **row)
+    for profile, row in in_each_profile("jobs.benches.http", arguments.profiles):
+        own = {"method": arguments.method, "shards_in_routers": arguments.shards_in_routers, "label": arguments.label}
+        record.row(profile=profile, **own, **row)
         print(
             f"{profile}: search {row['search']['p50_ms']:.1f} ms, fan-out {row['fan_out']['p50_ms']:.1f} ms, "
             f"ratio {row['ratio_p50']:.2f}"
         )
 
 
-def in_each_profile(module: str) -> Iterator[tuple[str, Any]]:
+def in_each_profile(module: str, profiles: Sequence[str] = tuple(ENVIRONMENTS)) -> Iterator[tuple[str, Any]]:
     """What a bench measures in a process of its own for each profile, as the JSON of its last line."""
-    for profile, environment in ENVIRONMENTS.items():
+    for profile in profiles:
+        environment = ENVIRONMENTS[profile]
         command = [sys.executable, "-m", module, *sys.argv[1:], "--profile", profile]
         done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True)
         yield profile, json.loads(done.stdout.splitlines()[-1])
@@ -123,7 +131,9 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, cluster(8):
         if arguments.storage is None:
             publish(folder)
-        of_current = ServeArgs(storage=arguments.storage or folder, allow_anonymous=True)
+        of_current = ServeArgs(
+            storage=arguments.storage or folder, allow_anonymous=True, **in_routers(arguments.shards_in_routers)
+        )
         with served(of_current, port=PORT, leave_serve=True) as url:
             parts = [Nothing.options(name=f"Nothing{number}").bind() for number in range(2)]
             ray_serve.run(FanOut.bind(parts), name="fan-out", route_prefix="/fan-out")
@@ -147,6 +157,11 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         "stages_ms": {name: statistics.median(took) for name, took in stages.items()},
         "cpu_ms": {name: total / search["requests"] for name, total in cpu_ms.items()},
     }
+
+
+def in_routers(are_there: bool) -> dict[str, Any]:
+    """Arguments of an application whose routers hold the shards; none of one that older commits know, too."""
+    return {"shards_in_routers": True} if are_there else {}
 
 
 def processes() -> dict[str, list[psutil.Process]]:

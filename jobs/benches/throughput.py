@@ -6,7 +6,7 @@ same loads run against a server as one writes it by hand (`by_hand`: one process
 against `serve --single`, and against a FastAPI ingress on the same Serve that answers `{}`, which no search behind
 Serve can pass. Beside them a search in this process in batches of 32 (`local.open`). Once in each profile.
 
-    python -m jobs.benches.throughput [--seconds 10]
+    python -m jobs.benches.throughput [--seconds 10] [--shards-in-routers] [--replicas 2]
 
 Wanted: 32 clients with one query a request ten times the commit before batching (production; five times in profile
 local), run in turns on the same machine; with 32 queries a request .7 of the search in process;
@@ -30,15 +30,16 @@ import tyro
 from fastapi import FastAPI
 from ray import serve as ray_serve
 
-from jobs.benches.http import PORT, in_each_profile, publish, summary
+from jobs.benches.http import ENVIRONMENTS, PORT, in_each_profile, in_routers, publish, summary
 from jobs.benches.record import Record
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import ONGOING_OF_ROUTER, ServeArgs
+from rails_ray.on_ray.serving.plan import ONGOING_OF_ROUTER, DeploymentSize, ServeArgs
 from rails_ray.serving import local
 
 TEXTS = ("pizza", "flag", "dog", "heart", "rain", "car", "moon", "tree")
 LOADS = ((1, 1), (32, 1), (1, 32), (8, 32), (32, 32))  # clients, queries of a request
+KINDS = ("http", "nothing", "by hand", "single", "in process")
 WARM_S = 3.0
 STARTS = 7  # tries to connect to a server that starts, each after twice as long a pause: 32 s in all
 
@@ -60,11 +61,18 @@ class Arguments:
     seconds: of each load.
     profile: measure this one in this process; by default both, each in a process of its own.
     label: what is measured, such as a commit; for the rows.
+    shards_in_routers: routers hold the shards.
+    replicas: of each deployment.
+    profiles, kinds: which are measured.
     """
 
     seconds: float = 10.0
     profile: str | None = None
     label: str = ""
+    shards_in_routers: bool = False
+    replicas: int = 1
+    profiles: tuple[str, ...] = tuple(ENVIRONMENTS)
+    kinds: tuple[str, ...] = KINDS
 
 
 def main(arguments: Arguments) -> None:
@@ -72,25 +80,41 @@ def main(arguments: Arguments) -> None:
         print(json.dumps(measure(arguments)))
         return
     record = Record("throughput")
-    for profile, rows in in_each_profile("jobs.benches.throughput"):
+    own = {
+        "label": arguments.label,
+        "shards_in_routers": arguments.shards_in_routers,
+        "replicas": arguments.replicas,
+    }
+    for profile, rows in in_each_profile("jobs.benches.throughput", arguments.profiles):
         for row in rows:
-            record.row(profile=profile, label=arguments.label, **row)
+            record.row(profile=profile, **own, **row)
             print(profile, row)
 
 
 def measure(arguments: Arguments) -> list[dict[str, Any]]:
+    seconds, rows = arguments.seconds, list[dict[str, Any]]()
+    args = {"allow_anonymous": True, **in_routers(arguments.shards_in_routers)}
     with tempfile.TemporaryDirectory() as folder:
         with cluster(8):
             publish(folder)
-            with served(ServeArgs(storage=folder, allow_anonymous=True), port=PORT, leave_serve=True) as url:
-                rows = [{"kind": "http", **row} for row in loads(url, arguments.seconds)]
-                ray_serve.run(Nothing.bind(), name="nothing", route_prefix="/nothing")
-                rows += [{"kind": "nothing", **row} for row in loads(f"{url}/nothing", arguments.seconds)]
+            served_here = served(
+                ServeArgs(storage=folder, **args),
+                DeploymentSize(replicas=arguments.replicas),
+                port=PORT,
+                leave_serve=True,
+            )
+            with served_here as url:
+                if "http" in arguments.kinds:
+                    rows += [{"kind": "http", **row} for row in loads(url, seconds)]
+                if "nothing" in arguments.kinds:
+                    ray_serve.run(Nothing.bind(), name="nothing", route_prefix="/nothing")
+                    rows += [{"kind": "nothing", **row} for row in loads(f"{url}/nothing", seconds)]
         servers = {"by hand": ["-m", "jobs.benches.by_hand", folder, str(PORT + 1)], "single": of_single(folder)}
         for kind, command in servers.items():
-            with process(command, folder) as url:
-                rows += [{"kind": kind, **row} for row in loads(url, arguments.seconds)]
-        return [*rows, in_process(folder, arguments.seconds)]
+            if kind in arguments.kinds:
+                with process(command, folder) as url:
+                    rows += [{"kind": kind, **row} for row in loads(url, seconds)]
+        return [*rows, in_process(folder, seconds)] if "in process" in arguments.kinds else rows
 
 
 def of_single(folder: str) -> list[str]:

@@ -66,6 +66,8 @@ class Serve(AllowsCode, Stored):
         port: HTTP port.
         replicas: Replicas of the router and of each shard. If left out: 1, or 2 in production, so that one may die.
         max_replicas: Most replicas when autoscaling on load. If left out: no autoscaling.
+        shards_in_routers: Each router holds all shards and asks them without a call to another process, which a client
+            that asks alone gains by; the whole version must fit into the memory of each replica.
         cpus: CPUs that each replica reserves.
         gpus: GPUs that each replica reserves; may be a part of one.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
@@ -91,6 +93,7 @@ class Serve(AllowsCode, Stored):
     port: int = 8000
     replicas: int | None = None
     max_replicas: int | None = None
+    shards_in_routers: bool = False
     cpus: float = 0.1
     gpus: float = 0
     cutoff: tuple[CutoffKind, float] | None = None
@@ -160,6 +163,7 @@ class Serve(AllowsCode, Stored):
             keys_file=None if self.keys_file is None else str(expanded(self.keys_file).absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
+            shards_in_routers=self.shards_in_routers,
             shadow_fraction=self.shadow_fraction,
             allow_origins=list(self.allow_origins),
             log_queries=self.log_queries,
@@ -173,7 +177,7 @@ class Serve(AllowsCode, Stored):
         check_port(host, self.port)
         if is_production:
             ports.check_free(host)
-        num_replicas = (1 + version.num_shards) * (self.max_replicas or replicas)
+        num_replicas = (1 + arguments.num_deployed(version.num_shards)) * (self.max_replicas or replicas)
         num_cpus = placement.num_cpus * num_replicas + (self.ranker.num_cpus * self.ranker.replicas if ranker else 0)
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {version.name}"):
@@ -205,6 +209,7 @@ class Serve(AllowsCode, Stored):
             "--profile production": self.profile == "production",
             "--replicas": self.replicas not in (None, 1),
             "--max-replicas": self.max_replicas is not None,
+            "--shards-in-routers": self.shards_in_routers,
             "--print-config": self.print_config,
             "--cpus": self.cpus != Serve.cpus,
             "--haproxy options": self.haproxy != Haproxy(),

@@ -63,6 +63,25 @@ class AskRanker:
 Rounds = Generator[AskShards | AskRanker, Sequence[Any], Value]
 
 
+@dataclass(frozen=True)
+class Done:
+    """The result of rounds. A `StopIteration` cannot pass through a future."""
+
+    value: Any
+
+
+def next_step(rounds: Rounds[Any], answers: Sequence[Any] | None) -> AskShards | AskRanker | Done:
+    """Carry rounds on to what they ask next, or to their end.
+
+    Args:
+        answers: to what they asked last; None at the beginning.
+    """
+    try:
+        return next(rounds) if answers is None else rounds.send(answers)
+    except StopIteration as end:
+        return Done(end.value)
+
+
 def search_rounds(
     query: AnyQuery,
     exclude: Sequence[Sequence[ItemId]],

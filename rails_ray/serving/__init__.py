@@ -11,6 +11,7 @@
 | `measuring`           | recall and time of a version's searches                                  |
 | `popular`             | the answer to queries of which the model knows nothing                   |
 | `shard_search`        | query state -> the best items of one shard                               |
+| `held_shards`         | all shards of a version in one process, searched at the same time        |
 | `answers`             | coverage, and the merged answer                                          |
 | `budgets`             | what is asked of a heavy ranker, and what becomes of a budget            |
 | `deadlines`           | when its answer is of no more use                                        |

@@ -148,9 +148,11 @@ class QueryEncoder:
             features = features_of(self.reader.batch(list(read.values())))
             return self.model.represent(features.to(self.device), are_items=are_items).numpy(force=True)
 
-    def check(self) -> None:
+    def check(self) -> EncodedQueries:
         """Encode one example query."""
-        self([self.reader.example()], [np.zeros(len(self.supports))] if self.supports else ())  # no ranker is asked
+        return self(
+            [self.reader.example()], [np.zeros(len(self.supports))] if self.supports else ()
+        )  # no ranker is asked
 
 
 def encode(model: Model, reader: QueryReader, queries: Sequence[dict[str, Any]], device: str = "cpu") -> EncodedQueries:

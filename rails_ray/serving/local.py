@@ -10,8 +10,6 @@ emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -28,10 +26,11 @@ from rails_ray.schema.queries import Query, query_fields
 from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.search.indexes.faiss_index import IndexConfig
-from rails_ray.search.rounds import AskRanker, AskShards, Rounds
+from rails_ray.search.rounds import Done, Rounds
 from rails_ray.serving.drift import Distance
 from rails_ray.serving.engine import Engine, Limits
 from rails_ray.serving.feedback import Feedback
+from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence
@@ -70,7 +69,7 @@ class LocalVersion:
         self.ranker = ranker
         self.ranker_path = ranker_path
         self.clock: Callable[[], float] = time.monotonic
-        self._others = ThreadPoolExecutor(len(shards) - 1, "shard") if len(shards) > 1 else None
+        self._held = HeldShards(shards)
         self._feedback = Feedback(engine.limits)
 
     @property
@@ -165,27 +164,12 @@ class LocalVersion:
 
     def carry_out(self, rounds: Rounds[Value]) -> Value:
         """The result of rounds, all shards asked at once, and the ranker call by call."""
-        answers: list[Any] | None = None
-        while True:
-            try:
-                step = next(rounds) if answers is None else rounds.send(answers)
-            except StopIteration as end:
-                value: Value = end.value
-                return value
-            answers = self._answers(step)
-
-    def _answers(self, step: AskShards | AskRanker) -> list[Any]:
-        if isinstance(step, AskShards):
-            first, *others = (partial(getattr(shard, step.method), *step.arguments) for shard in self.shards)
-            if self._others is None:
-                return [first()]
-            found = [self._others.submit(other) for other in others]
-            try:
-                return [first(), *(other.result() for other in found)]
-            finally:
-                wait(found)  # nothing of a search goes on after its end
-        assert self.ranker is not None  # the engine asks for one otherwise
-        return answers_of(self.ranker, step.calls, step.within_s, self.clock)
+        step = self._held.advance(rounds)
+        while not isinstance(step, Done):
+            assert self.ranker is not None  # the engine asks for one otherwise
+            step = self._held.advance(rounds, answers_of(self.ranker, step.calls, step.within_s, self.clock))
+        value: Value = step.value
+        return value
 
 
 def open(

@@ -7,7 +7,7 @@ ms at most. Short work that is done at once takes less time in all, and others w
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Executor
 from contextvars import copy_context
 from math import inf
@@ -21,6 +21,21 @@ KEPT = (
 )
 
 
+class Slowest:
+    """Seconds that the slowest of recent works took, by any key; inf before the first."""
+
+    def __init__(self) -> None:
+        self._seconds = defaultdict[Hashable, float](lambda: inf)
+
+    def __getitem__(self, key: Hashable) -> float:
+        return self._seconds[key]
+
+    def note(self, key: Hashable, seconds: float) -> None:
+        """Take note of how long a work took."""
+        known = self._seconds[key]
+        self._seconds[key] = seconds if known == inf else max(seconds, KEPT * known)
+
+
 class ShortWork:
     """Work of one kind. It is short if works of about the same size were; the first goes to a thread.
 
@@ -31,7 +46,7 @@ class ShortWork:
 
     def __init__(self, clock: Callable[[], float] = time.thread_time, threads: Executor | None = None) -> None:
         self._clock, self._threads = clock, threads
-        self._slowest = defaultdict[int, float](lambda: inf)  # recent seconds, by the bits of a size
+        self._slowest = Slowest()  # by the bits of a size
 
     async def done(self, work: Callable[[], Value], size: int) -> Value:
         """The value of `work`, which must raise no StopIteration."""
@@ -41,12 +56,8 @@ class ShortWork:
             try:
                 return work()
             finally:
-                self._note(size, self._clock() - began)
+                self._slowest.note(size.bit_length(), self._clock() - began)
 
         if self._slowest[size.bit_length()] <= SHORT_S:
             return timed()
         return await asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, timed)
-
-    def _note(self, size: int, seconds: float) -> None:
-        known = self._slowest[size.bit_length()]
-        self._slowest[size.bit_length()] = seconds if known == inf else max(seconds, KEPT * known)

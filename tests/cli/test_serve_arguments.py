@@ -129,6 +129,18 @@ def test_a_printed_config_of_production_can_lose_a_replica(
     assert {deployment["num_replicas"] for deployment in application["deployments"]} == {num_replicas}
 
 
+def test_a_printed_config_may_have_the_shards_in_the_routers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Storage(str(tmp_path))
+    versions.publish(store, encode(store, "v1", [3, 2]), "2026-01-01T00:00:00Z")
+    arguments = ["serve", "--print-config", "--allow-anonymous", "--storage", str(tmp_path), "--shards-in-routers"]
+    assert main(arguments) == 0
+    (application,) = yaml.safe_load(capsys.readouterr().out)["applications"]
+    assert application["args"]["shards_in_routers"] is True
+    assert [deployment["name"] for deployment in application["deployments"]] == ["Router"]
+
+
 PORTS = ("--haproxy.stats-port", "--haproxy.metrics-port", "--haproxy.fallback-port")
 
 

@@ -22,7 +22,7 @@ from rails_ray.families import calibrations
 from rails_ray.families.data import read_data
 from rails_ray.families.version import Version
 from rails_ray.schema.requests import CutoffInput
-from rails_ray.serving import local
+from rails_ray.serving import held_shards, local
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
@@ -273,6 +273,7 @@ def test_the_package_carries_a_version(tmp_path: Path, monkeypatch: pytest.Monke
 def test_shards_are_searched_at_once_and_a_failing_one_waits_for_the_others(
     version: LocalVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(held_shards, "SHORT_S", -1.0)  # as if they took long
     together, ended = threading.Barrier(3, timeout=30), list[int]()
 
     def search(number: int, *arguments: object) -> None:

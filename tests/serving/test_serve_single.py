@@ -81,6 +81,7 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
         (["--ranker.timeout-s", "2"], "must be without Ray, got --ranker options beside it"),
         (["--haproxy.stats-port", "7001"], "must be without Ray, got --haproxy options beside it"),
         (["--print-config"], "must be without Ray, got --print-config beside it"),
+        (["--shards-in-routers"], "must be without Ray, got --shards-in-routers beside it"),
         (["--allow-anonymous", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["--allow-anonymous", "--workers", "2", "--gpus", "1"], "--workers must be 1 with --gpus, got 2"),
         (

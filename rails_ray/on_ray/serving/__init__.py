@@ -7,6 +7,7 @@
 | `ranker`       | the heavy ranker's deployment, and how a router asks it                            |
 | `transport`    | between router and shards: one codec, directly or by Serve's handle                |
 | `router`       | HTTP in, ask all shards, HTTP out                                                  |
+| `in_router`    | all shards in a router's own process                                               |
 | `listening`    | what is bounded in each process that listens                                       |
 | `plan`         | arguments, replicas, reservations, and the config of `serve deploy`                |
 | `starting`     | how long to wait for an application that starts                                    |

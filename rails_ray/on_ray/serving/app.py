@@ -1,4 +1,4 @@
-"""The application: a router, and a deployment per shard.
+"""The application: a router, and a deployment per shard unless routers hold them.
 
 No annotation of `build` may be a string: Ray reads it to parse the arguments.
 """
@@ -75,12 +75,13 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     # Raises if the default cut-off or search cannot work, before anything starts.
     Cutoffs.read(version, default=args.cutoff, calibration=args.calibration)
     SearchDefaults.read(version, args.search)
-    options = deployments(placement, version.num_shards, args.ranker)
+    num_shards = args.num_deployed(version.num_shards)
+    options = deployments(placement, num_shards, args.ranker)
     classes: tuple[Any, Any, Any] = Shard, Router, Ranker  # the decorator's result has no usable type
     shard_search, router, ranker = classes
     shards = [
         shard_search.options(name=name, **options[name]).bind(storage, version.name, shard)
-        for shard, name in enumerate(map(shard_name, range(version.num_shards)))
+        for shard, name in enumerate(map(shard_name, range(num_shards)))
     ]
     ranking = None
     if args.ranker is not None:

@@ -47,6 +47,9 @@ class ServeArgs(BaseModel):
     deadline_s: float = Field(
         DEADLINE_S, gt=0, lt=ANSWER_S, description="when to stop waiting for the heavy ranker; answers are due later"
     )
+    shards_in_routers: bool = Field(
+        False, description="each router holds all shards and asks them without a call to another process"
+    )
     shadow_fraction: float = Field(
         0, ge=0, le=1, description="share of approximate searches that are searched again exactly, to measure recall"
     )
@@ -72,6 +75,10 @@ class ServeArgs(BaseModel):
             given = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give keys_file, or allow_anonymous for a server without access control, got {given}")
         return self
+
+    def num_deployed(self, num_shards: int) -> int:
+        """How many of a version's shards have a deployment of their own."""
+        return 0 if self.shards_in_routers else num_shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +168,7 @@ def serve_config(
                 "args": args.model_dump(exclude_defaults=True),
                 "deployments": [
                     {"name": name, **options}
-                    for name, options in deployments(placement, num_shards, args.ranker).items()
+                    for name, options in deployments(placement, args.num_deployed(num_shards), args.ranker).items()
                 ],
             }
         ],
@@ -181,9 +188,10 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
     """
     application = config["applications"][0]
     num_shards = sum(deployment["name"].startswith(SHARD) for deployment in application["deployments"])
+    shards = f"in {num_shards} shards" if num_shards else "with all shards in each router"
     host = config["http_options"]["host"]
     lines = [
-        f"# rails-ray in {num_shards} shards, profile {profile}; made by `rails-ray serve --print-config`.",
+        f"# rails-ray {shards}, profile {profile}; made by `rails-ray serve --print-config`.",
         "# Deploy it:  serve deploy THIS_FILE --address http://HEAD:8265",
         "# A deployment that the version does not have is refused, and what was deployed before goes on serving;",
         "# a shard that is not named here runs with one replica: print anew for a version of more shards.",
@@ -193,10 +201,11 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
         "# Every machine of the cluster must have had these variables when Ray started on it:",
         *(f"#   {assignment(name, value)}" for name, value in variables_of(profile, ports).items()),
     ]
-    lines += [
+    calls = [
         "# Routers call each shard's replicas on ports that these choose, with a key of each: the machines must reach",
         "# each other on all ports, as Ray's own processes must.",
     ]
+    lines += calls if num_shards else []
     if profile == "production":
         routers = f"{ROUTER_PORTS[0]}-{ROUTER_PORTS[-1]}"
         lines += [
@@ -216,6 +225,7 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
         "  args:": "another value of any of them starts all replicas anew",
         "    allow_anonymous:": "no access control: only where none but the trusted can reach the port",
         "    keys_file:": "on each router's machine: a key a line, read again every ten seconds",
+        "    shards_in_routers:": "each replica of the router has the memory of the whole version",
         "    version:": "the one to serve; without it, the one that is current when this is deployed",
         "  deployments:": "replicas and autoscaling change in place; reservations start replicas anew",
     }

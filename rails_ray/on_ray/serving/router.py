@@ -19,6 +19,7 @@ from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import BusyError, UnavailableError
 from rails_ray.families.version import Version
 from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.serving.in_router import ShardsInRouter
 from rails_ray.on_ray.serving.instruments import RayMetrics
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.ranker import RankerCaller
@@ -26,8 +27,8 @@ from rails_ray.on_ray.serving.transport.replicas import Replicas
 from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.schema.requests import ExplainRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse
-from rails_ray.serving.batching import ASSUMED_K
 from rails_ray.serving.engine import Answered, Engine, Limits
+from rails_ray.serving.heap import trim
 from rails_ray.serving.http import logs, query_log
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.api import Server, api_of
@@ -51,7 +52,7 @@ api = api_of(_router)
 class Router:
     """
     Args:
-        shards: handles of the shards, by number.
+        shards: handles of the shards, by number; none if routers hold them.
         args: arguments of the application, with the version set.
         ranker: handle of the heavy ranker; None for none.
     """
@@ -70,8 +71,14 @@ class Router:
             assert args.ranker is not None
             caller = RankerCaller(ranker, args.ranker.timeout_s, args.ranker.max_in_flight)
         identity = version.manifest.contents_sha256
-        direct = [Replicas(shard, identity) for shard in shards]
-        self.shards = Shards(shards, version.name, identity, args.timeout_s, caller, direct)
+        device = reserved_device()
+        self.shards: Shards | ShardsInRouter
+        if args.shards_in_routers:
+            self.shards = ShardsInRouter(version, device, caller)
+            trim()
+        else:
+            direct = [Replicas(shard, identity) for shard in shards]
+            self.shards = Shards(shards, version.name, identity, args.timeout_s, caller, direct)
         limits = Limits(
             max_queries=args.max_queries, max_answered_items=args.max_answered_items, deadline_s=args.deadline_s
         )
@@ -81,7 +88,7 @@ class Router:
             calibration=args.calibration,
             search=args.search,
             limits=limits,
-            device=reserved_device(),
+            device=device,
             has_ranker=caller is not None,
         )
         noting = query_log.noting(args.log_queries)
@@ -99,7 +106,7 @@ class Router:
     async def health(self) -> dict[str, Any]:
         """The contract of `Server`."""
         if self.asking_health is None or self.asking_health.done():
-            self.asking_health = asyncio.create_task(self.shards.ask("num_items"))
+            self.asking_health = asyncio.create_task(self.shards.num_items())
         shards = await asyncio.shield(self.asking_health)  # one check for all concurrent callers
         # A shard whose queue is full is there: nothing is to be restarted.
         missing = [f"shard {number}" for number, answer in enumerate(shards) if not isinstance(answer, int | BusyError)]
@@ -124,16 +131,14 @@ class Router:
         return await asyncio.to_thread(self.engine.embed, texts, are_items=are_items)
 
     async def check_health(self) -> None:
-        """Encode an example query, look which replicas of the shards there are, and read the keys again."""
-        for replicas in self.shards.direct:
-            replicas.look_soon()
-        await asyncio.to_thread(self.engine.encoder.check)
+        """Encode an example query, ask the shards that are here, look for the others, and read the keys again."""
+        self.shards.look_soon()
+        encoded = await asyncio.to_thread(self.engine.encoder.check)
+        await asyncio.to_thread(self.shards.check, encoded.state)
         self.access = await asyncio.to_thread(self._look_at_keys)
 
     async def _search(self, request: SearchRequest) -> Answered:
-        num_queries = len(request.queries)
-        sizes = None if request.budget else (num_queries, num_queries * (request.k or ASSUMED_K))
-        return await self.shards.carry_out(self.engine.search(request), sizes)
+        return await self.shards.search(self.engine.search(request), request)
 
     def _look_at_keys(self) -> Access:
         """The access rules from now on. A new problem with the file of keys is logged once."""

@@ -6,7 +6,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 |------------------|-------------------------------------------------------------------------|
 | `limits`         | how much may be asked at once, and how long headers and a body may take |
 | `ports`          | whether a server may listen at an address                               |
-| `header_timeout` | a time limit for headers                                                |
+| `header_timeout` | a time limit for headers; answers in one write                          |
 | `asgi`           | types of ASGI, and how a middleware refuses                             |
 | `admission`      | the middlewares that a request passes before it is parsed, in order     |
 | `keys`           | a file of API keys, and who gets in with them                           |

@@ -1,6 +1,11 @@
-"""A bound on the time to send the headers of a request, as uvicorn alone waits for ever."""
+"""A time limit for the headers of a request, and one write for the headers and the body of an answer.
+
+uvicorn alone waits for ever, and writes twice, which wakes the reader twice.
+"""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from uvicorn.config import HTTP_PROTOCOLS
@@ -16,7 +21,7 @@ def bound() -> None:
 
 class HeaderTimeoutProtocol(HttpToolsProtocol):
     """uvicorn's protocol, but it closes a connection whose headers take longer than `HEADERS_S` from its opening, or
-    from the first byte of a later request."""
+    from the first byte of a later request. It writes the headers of an answer with the first of its body."""
 
     _due: asyncio.TimerHandle | None = None
 
@@ -30,7 +35,10 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._wait_no_longer()
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:  # its task has not begun
+            _OneWrite.of(self.cycle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_longer()
@@ -49,3 +57,40 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:  # otherwise it would land in the middle of an answer
             self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()
+
+
+class _OneWrite:
+    """The transport of one request and its answer."""
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle, self._transport = cycle, cycle.transport
+        self._head: bytes | None = None  # empty once it was written
+
+    @classmethod
+    def of(cls, cycle: Any) -> None:
+        own = cls(cycle)
+        cycle.transport, cycle.on_response = own, partial(own._end, cycle.on_response)
+
+    def write(self, data: bytes) -> None:
+        if not self._cycle.response_started:  # 100 Continue
+            self._transport.write(data)
+        elif self._head is None:
+            self._head = data
+        else:
+            self._transport.write(self._head + data)
+            self._head = b""
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            self.write(b"")
+
+    def _end(self, on_response: Callable[[], None]) -> None:
+        self._flush()  # an answer without a body
+        on_response()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

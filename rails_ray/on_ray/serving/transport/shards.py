@@ -13,11 +13,14 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
 
 from rails_ray.errors import BusyError, UnavailableError
+from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.on_ray.serving.transport.codec import question, reply
 from rails_ray.on_ray.serving.transport.replicas import Replicas
-from rails_ray.search.rounds import AskRanker, AskShards, Rounds
+from rails_ray.schema.requests import SearchRequest
+from rails_ray.search.rounds import AskRanker, Done, Rounds, next_step
+from rails_ray.serving.batching import ASSUMED_K
 from rails_ray.serving.deadlines import is_late, left_s
 from rails_ray.serving.short_work import ShortWork
 
@@ -60,6 +63,24 @@ class Shards:
         calls = [self._ask(number, method, message, limit_s) for number in range(len(self.handles))]
         return await asyncio.gather(*calls, return_exceptions=True)
 
+    def look_soon(self) -> None:
+        """Look soon which replicas there are."""
+        for replicas in self.direct:
+            replicas.look_soon()
+
+    async def num_items(self) -> list[Any]:
+        """How many items each shard has, or the exception instead."""
+        return await self.ask("num_items")
+
+    def check(self, query: AnyQuery) -> None:
+        """Do nothing: Serve watches the replicas."""
+
+    async def search(self, rounds: Rounds[Value], request: SearchRequest) -> Value:
+        """The result of a search's rounds; raises what `carry_out` does."""
+        num_queries = len(request.queries)
+        sizes = None if request.budget else (num_queries, num_queries * (request.k or ASSUMED_K))
+        return await self.carry_out(rounds, sizes)
+
     async def carry_out(self, rounds: Rounds[Value], sizes: tuple[int, int] | None = None) -> Value:
         """The result of the rounds; a failure of Ray becomes the error beneath it.
 
@@ -68,14 +89,14 @@ class Shards:
         """
         answers: list[Any] | None = None
         while True:
-            work = partial(_step, rounds, answers)
+            work = partial(next_step, rounds, answers)
             if sizes is None:
                 step = await asyncio.to_thread(work)
             elif answers is None:
                 step = await self.encoding.done(work, sizes[0])
             else:
                 step = await self.merging.done(work, sizes[1])
-            if isinstance(step, _Done):
+            if isinstance(step, Done):
                 value: Value = step.value
                 return value
             if isinstance(step, AskRanker):
@@ -138,17 +159,3 @@ async def _answer_by_handle(call: Callable[[], Awaitable[Value]]) -> Value:
     finally:
         for one in calls:
             one.cancel()
-
-
-@dataclass(frozen=True)
-class _Done:
-    """The result of the rounds. A `StopIteration` cannot pass through a future."""
-
-    value: Any
-
-
-def _step(rounds: Rounds[Any], answers: list[Any] | None) -> AskShards | AskRanker | _Done:
-    try:
-        return next(rounds) if answers is None else rounds.send(answers)
-    except StopIteration as end:
-        return _Done(end.value)

@@ -166,14 +166,14 @@ def test_what_a_round_raises_is_raised() -> None:
 def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:
     num_asked = 0
 
-    async def ask(method: str) -> list[int]:
+    async def num_items() -> list[int]:
         nonlocal num_asked
         num_asked += 1
         await asyncio.sleep(0)
         return [3, 4]
 
     router = SimpleNamespace(
-        shards=SimpleNamespace(ask=ask),
+        shards=SimpleNamespace(num_items=num_items),
         asking_health=None,
         keys_problem=None,
         engine=SimpleNamespace(facts={"version": "v1"}),
@@ -188,11 +188,12 @@ def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:
 
 
 def health_of(*answers: Any) -> dict[str, Any]:
-    async def ask(method: str) -> list[Any]:
+    async def num_items() -> list[Any]:
         return list(answers)
 
     facts = SimpleNamespace(facts={"version": "v1"})
-    router = SimpleNamespace(shards=SimpleNamespace(ask=ask), asking_health=None, keys_problem=None, engine=facts)
+    shards = SimpleNamespace(num_items=num_items)
+    router = SimpleNamespace(shards=shards, asking_health=None, keys_problem=None, engine=facts)
     found: dict[str, Any] = asyncio.run(Router.func_or_class.health(router))
     return found
 
