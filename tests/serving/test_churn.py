@@ -11,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles.versions
+from rails_ray.cli.main import main
 from rails_ray.errors import DamagedError
 from rails_ray.families import calibrations
 from rails_ray.families.config import DataConfig
 from rails_ray.families.encoding import EncodeOptions, encode
 from rails_ray.families.in_process import InProcess
 from rails_ray.families.version import Version
+from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.serving import churn, local
 from rails_ray.serving.churn import AnswersDiff, compare_answers
-from rails_ray.storage import versions
+from rails_ray.storage import manifest, versions
 from rails_ray.storage.comparing import compare_items
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import small_config, write_text_data, write_untrained_run
+from support.sessions import publish_repeating
 
 LISTS = st.lists(
     st.permutations(range(6)).flatmap(lambda own: st.integers(0, 6).map(lambda end: own[:end])), min_size=3, max_size=3
@@ -41,7 +44,12 @@ def make(root: Path, version: str, *, num_items: int = 60, seed: int = 0, num_sh
     data, store = write_text_data(root / f"data-{num_items}", num_items=num_items), Storage(str(root))
     write_untrained_run(store, version, replace(small_config(), seed=seed, data=DataConfig(folder=str(data))))
     options = EncodeOptions(version=version, num_shards=num_shards, part_items=7, stored=stored)
-    versions.publish(store, encode(InProcess(), str(root), version, options), "2026-01-01T00:00:00Z")
+    encode(InProcess(), str(root), version, options)
+    publish(store, version)
+
+
+def publish(store: Storage, version: str) -> None:
+    versions.publish(store, manifest.read_encoded(store, version), "2026-01-01T00:00:00Z")
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +79,18 @@ def valid_texts(root: Path, num_items: int) -> list[str]:
 
 @pytest.mark.parametrize(("first", "second"), [("old", "more"), ("more", "old"), ("more", "other")])
 def test_the_figures_are_those_of_answers(root: Path, first: str, second: str) -> None:
-    texts = valid_texts(root, 50 if second == "old" else 60)
+    check_figures(root, first, second, valid_texts(root, 50 if second == "old" else 60))
+
+
+def check_figures(root: Path, first: str, second: str, texts: list[str]) -> None:
+    """They are what loops find in the lists of a hundred items that local versions answer."""
     found = diff(root, first, second, ks=(3, 10, 100))
     assert (found.queries, found.reason) == (f"{len(texts)} queries of split valid", None)
     opened = [local.open(str(root), name) for name in (first, second)]
     lists = [[result.items for result in own.search(texts, k=100).results] for own in opened]
     scores = [[result.scores for result in own.search(texts, k=100).results] for own in opened]
     assert found.churn == pytest.approx({k: oracles.versions.churn(*lists, k) for k in (3, 10, 100)})
-    all_ids = [{item for line in own for item in line} for own in lists]
-    common = all_ids[0] & all_ids[1]
+    common = set.intersection(*({item for shard in own.shards for item in shard.item_ids} for own in opened))
     of_common = [[[item for item in line if item in common] for line in own] for own in lists]
     assert len(common) == (50 if "old" in (first, second) else 60)
     assert found.churn_of_common == pytest.approx({k: oracles.versions.churn(*of_common, k) for k in (3, 10, 100)})
@@ -91,6 +102,38 @@ def test_the_figures_are_those_of_answers(root: Path, first: str, second: str) -
     ]
     assert found.mean_score_change == pytest.approx(sum(changes) / len(changes), abs=1e-6)
     assert found.largest_score_change == pytest.approx(max(changes), abs=1e-6)
+
+
+STORED_SO = [{"codes": (3, 4)}, {"index": HnswConfig(M=8)}, {"dtype": "bfloat16"}]
+
+
+@pytest.mark.parametrize("stored", STORED_SO, ids=lambda own: next(iter(own)))
+def test_the_figures_are_those_of_answers_however_items_are_stored(tmp_path: Path, stored: dict[str, Any]) -> None:
+    make(tmp_path, "old", num_items=50, **stored)
+    make(tmp_path, "more", num_items=60, num_shards=3, **stored)
+    check_figures(tmp_path, "old", "more", valid_texts(tmp_path, 60))
+
+
+def test_items_that_share_no_term_with_a_query_are_in_no_list(tmp_path: Path) -> None:
+    for name, num_items in (("old", 50), ("more", 60)):
+        data = write_text_data(tmp_path / f"data-{num_items}", num_items=num_items)
+        options = ["--recipe", "baseline-bm25", "--folder", str(data), "--version", name, "--storage", str(tmp_path)]
+        assert main(["encode", *options]) == 0
+        publish(Storage(str(tmp_path)), name)
+    check_figures(tmp_path, "old", "more", valid_texts(tmp_path, 60))
+
+
+@pytest.mark.parametrize("excludes", [True, False])
+def test_the_second_version_says_what_becomes_of_seen_items(tmp_path: Path, excludes: bool) -> None:
+    """Both leave out the items of a query's history, or neither does."""
+    publish_repeating(tmp_path / "a", not excludes)
+    publish_repeating(tmp_path / "b", excludes)
+    both = [Version.encoded(Storage(str(tmp_path / name))) for name in "ab"]
+    samples, _ = churn._samples(*both, 100)
+    assert samples is not None
+    for sample in samples:
+        assert [len(own) > 0 for own in sample.exclude] == [excludes] * 50
+    assert compare_answers(*both).churn == {10: 0, 100: 0}
 
 
 def test_items_that_are_added_leave_the_others_where_they_were(root: Path) -> None:
