@@ -134,7 +134,7 @@ def churn(former: Sequence[ScoredList], latter: Sequence[ScoredList], k: int) ->
 
 
 def _samples(first: Version, second: Version, most: int) -> tuple[list[SampledQueries] | None, str | None]:
-    """The same queries as either version reads them, and why they are not queries of the data."""
+    """Queries, as either version reads them, and why they are not queries of the data."""
     both = (first, second)
     models = [with_kept_texts(version.model, version.storage) for version in both]  # errors here are not the data's
     try:
@@ -174,7 +174,7 @@ def _rows(version: Version, item_ids: ItemIds) -> NDArray[np.int64]:
 
 
 def _answers(version: Version, sample: SampledQueries, k: int, lacking: ItemIds | None) -> VersionAnswers:
-    """What a version answers.
+    """Search a version for all queries.
 
     Args:
         lacking: ids of its items that the other version lacks; None if nobody wants the lists without them.
