@@ -139,9 +139,15 @@ class Version:
         parts = sorted(self.described.parts, key=lambda entry: entry.first_row)
         return ItemIds(pa.chunked_array([read_part(self.storage, self.described, entry)["item_id"] for entry in parts]))
 
-    def reads_like(self, other: "Version") -> bool:
-        """Return whether both models read one form of query."""
-        return self.model.form == other.model.form
+    def check_reads_like(self, other: "Version") -> None:
+        """Raises:
+        ValueError: if the models read two forms of query.
+        """
+        if self.model.form != other.model.form:
+            raise ValueError(
+                f"versions must read one form of query to answer the same ones, got {self.model.form} of {self.name} "
+                f"and {other.model.form} of {other.name}"
+            )
 
     def vectors(self, component: int | None = None) -> VersionVectors:
         """Read the stored vectors of the items.

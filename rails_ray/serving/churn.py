@@ -138,9 +138,7 @@ def _samples(first: Version, second: Version, most: int) -> tuple[list[SampledQu
     both = (first, second)
     models = [with_kept_texts(version.model, version.storage) for version in both]  # errors here are not the data's
     try:
-        if not first.reads_like(second):
-            names = (f"{' or '.join(version.described.query)} of version {version.name}" for version in both)
-            raise ValueError(f"both versions must take one kind of query, got {' and '.join(names)}")
+        first.check_reads_like(second)
         data = read_data(second.config, second.storage, [SPLIT])
         queries = [
             data.queries[SPLIT].in_corpus(_rows(version, data.item_ids), version.described.num_items)

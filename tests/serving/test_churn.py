@@ -15,6 +15,7 @@ from rails_ray.cli.main import main
 from rails_ray.errors import DamagedError
 from rails_ray.families import calibrations
 from rails_ray.families.config import DataConfig
+from rails_ray.families.data import read_data
 from rails_ray.families.encoding import EncodeOptions, encode
 from rails_ray.families.in_process import InProcess
 from rails_ray.families.version import Version
@@ -24,6 +25,7 @@ from rails_ray.serving.churn import AnswersDiff, compare_answers
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.comparing import compare_items
 from rails_ray.storage.filesystem import Storage
+from support import sessions
 from support.calibrations import STORED
 from support.examples import small_config, write_text_data, write_untrained_run
 from support.sessions import publish_repeating
@@ -123,6 +125,28 @@ def test_items_that_share_no_term_with_a_query_are_in_no_list(tmp_path: Path) ->
     check_figures(tmp_path, "old", "more", valid_texts(tmp_path, 60))
 
 
+def test_a_history_is_read_without_the_items_that_a_version_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_repeating(tmp_path / "all", True)
+    monkeypatch.setattr(sessions, "NUM_ITEMS", 12)
+    publish_repeating(tmp_path / "few", True)
+    few, every = (Version.encoded(Storage(str(tmp_path / name))) for name in ("few", "all"))
+    data = read_data(every.config, every.storage, ["valid"])
+    ids, histories = list(data.item_ids), data.queries["valid"].inputs
+    queries = [{"history": [ids[row] for row in histories[number]]} for number in range(len(histories))]
+    queries = [query for query in queries if set(query["history"]) & set(few.item_ids())]
+    assert 5 < len(queries) < 50, "few know some of the histories"
+    lists = [
+        [result.items for result in local.open(str(tmp_path / name)).search(queries, k=10).results]
+        for name in ("few", "all")
+    ]
+    found = compare_answers(few, every)
+    assert found.queries == f"{len(queries)} queries of split valid"
+    assert found.churn is not None
+    assert found.churn[10] == pytest.approx(oracles.versions.churn(*lists, 10))
+
+
 @pytest.mark.parametrize("excludes", [True, False])
 def test_the_second_version_says_what_becomes_of_seen_items(tmp_path: Path, excludes: bool) -> None:
     """Both leave out the items of a query's history, or neither does."""
@@ -218,10 +242,10 @@ def test_kinds_of_query_that_differ(root: Path) -> None:
     for first, second in (("old", "vectors"), ("vectors", "old")):
         found = diff(root, first, second)
         assert (found.churn, found.queries) == (None, None)
-        kinds = {"old": "text of version old", "vectors": "embedding of version vectors"}
+        forms = {"old": "text of old", "vectors": "vector of vectors"}
         assert found.reason == (
-            f"both versions must take one kind of query, got {kinds[first]} and {kinds[second]}; nor are items of "
-            f"version {first} vectors that both versions take as queries"
+            f"versions must read one form of query to answer the same ones, got {forms[first]} and {forms[second]}; "
+            f"nor are items of version {first} vectors that both versions take as queries"
         )
 
 
