@@ -184,8 +184,7 @@ def _answers(version: Version, sample: SampledQueries, k: int, lacking: ItemIds 
     with suppress(UnsupportedError, ValueError):  # no calibration, or of too few queries
         most = cutoffs.limit(CUTOFF, None)
         floor = cutoffs.policy(CUTOFF, most).floor(sample.state.temperature.numpy())
-        kept = zip(_searched(shards, sample, most, floor), floor.tolist(), strict=True)
-        mean_kept = float(np.mean([sum(score >= threshold for _, score in line) for line, threshold in kept]))
+        mean_kept = float(np.mean([len(line) for line in _searched(shards, sample, most, floor)]))
     if lacking is None or not len(lacking):
         return VersionAnswers(lists, None if lacking is None else lists, mean_kept)
     rows = [np.flatnonzero(lacking.rows(shard.item_ids) < 0) for shard in shards]

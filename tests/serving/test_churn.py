@@ -22,6 +22,7 @@ from rails_ray.families.version import Version
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.serving import churn, local
 from rails_ray.serving.churn import AnswersDiff, compare_answers
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.comparing import compare_items
 from rails_ray.storage.filesystem import Storage
@@ -173,6 +174,21 @@ def test_a_version_beside_itself(root: Path) -> None:
     assert found.churn == found.churn_of_common == {10: 0, 100: 0}
     assert (found.mean_score_change, found.largest_score_change) == (0, 0)
     assert found.mean_kept[0] == found.mean_kept[1] is not None
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64])
+def test_each_query_has_its_own_floor(root: Path, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(churn, "BATCH", batch)
+    version = Version.encoded(Storage(str(root)), "more")
+    samples, _ = churn._samples(version, version, 7)
+    assert samples is not None
+    shards = [ShardSearch(version, shard) for shard in range(version.num_shards)]
+    every = churn._searched(shards, samples[0], 60, None)
+    lengths = [1, 59, 8, 3, 30, 2, 20]
+    between = [(line[num - 1][1] + line[num][1]) / 2 for line, num in zip(every, lengths, strict=True)]
+    found = churn._searched(shards, samples[0], 60, np.array(between))
+    expected = [[item for item, _ in line[:num]] for line, num in zip(every, lengths, strict=True)]
+    assert [[item for item, _ in line] for line in found] == expected
 
 
 def test_what_a_calibrated_cut_off_keeps(root: Path) -> None:
