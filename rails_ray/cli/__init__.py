@@ -9,14 +9,14 @@
 | `relevance` | relevance                                                         |
 | `serving`   | serve                                                             |
 | `query`     | query                                                             |
-| `index`     | index list, show, verify, rollback, import, export                |
+| `index`     | index list, show, verify, diff, rollback, import, export          |
 | `plan`      | plan                                                              |
 | `inspect`   | inspect                                                           |
 | `keys`      | new-key                                                           |
 
-`inspecting` and `planning` compute what two of them print, `tuning` and `tuning_searches` what `tune` does; `rendering`
-and `plotting` make what people look at, `quickstart` is the tour. `serving_single` is `serve --single`, `until_stopped`
-what both ways to serve do until a signal.
+`inspecting` and `planning` compute what two of them print, `tuning` and `tuning_searches` what `tune` does, `diffing`
+what `index diff` does; `rendering` and `plotting` make what people look at, `quickstart` is the tour. `serving_single`
+is `serve --single`, `until_stopped` what both ways to serve do until a signal.
 """
 
 from typing import Any, Protocol

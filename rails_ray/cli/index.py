@@ -1,13 +1,15 @@
-"""List, show, verify and roll back index versions; vectors from files and into files."""
+"""List, show, verify, compare and roll back index versions; vectors from files and into files."""
 
+import json
 import shlex
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from rails_ray.cli.base import STORAGE, Stored, errors, out, say_next
-from rails_ray.errors import DamagedError
+from rails_ray import counting
+from rails_ray.cli.base import STORAGE, AllowsCode, Stored, errors, out, say_next
+from rails_ray.errors import DamagedError, GateError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,55 @@ class VerifyVersion(Stored):
         out.print(f"version {manifest.version}: {num_files} files, {manifest.num_items} items, all as published")
         if calibration is not None:
             out.print(f"calibrated at {calibration.created_at} on {calibration.positives.num_queries} queries")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffVersions(AllowsCode, Stored):
+    """Compare two versions, published or not: items that the second has added, removed and changed, size, model, index,
+    and how far both answer the same queries otherwise.
+
+    Queries are validation queries of the second version's data or, if it has none, stored vectors of the first
+    version's items.
+
+    Args:
+        first: A version.
+        second: Another version. If left out: the current one.
+        k: Length of the lists that --max-churn judges; churn of lists of 10 and 100 is measured too.
+        max_churn: Exit with 1 if the share of the k best items that are others, a mean over queries, is larger than
+            this, or cannot be measured.
+        json: Print JSON alone.
+    """
+
+    first: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FIRST")]
+    second: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[SECOND]")] = None
+    k: int = 10
+    max_churn: float | None = None
+    json: bool = False
+
+    def run(self) -> None:
+        if self.max_churn is not None and not 0 <= self.max_churn <= 1:
+            raise ValueError(f"--max-churn must be from 0 to 1, got {self.max_churn:g}")
+        with errors.status("loading torch"):
+            from rails_ray.cli import rendering
+            from rails_ray.cli.diffing import diff_versions, differences, facts_table
+            from rails_ray.storage.filesystem import Storage
+            from rails_ray.training.evaluation.gates import churn_objection
+
+        store = Storage(self.storage)
+        with rendering.bar(errors if self.json else out, "compare") as on_progress, counting.shown(on_progress):
+            found = diff_versions(store, self.first, self.second, k=self.k, allow_code=self.allow_code)
+        if self.json:
+            print(json.dumps(found.to_dict(), indent=1))
+        else:
+            out.print(facts_table(found))
+            for line in differences(found):
+                out.print(line, highlight=False, soft_wrap=True, markup=False)
+        if self.max_churn is None:
+            return
+        churn = None if found.answers.churn is None else found.answers.churn[self.k]
+        reason = churn_objection(self.max_churn, self.k, churn, found.answers.reason)
+        if reason is not None:
+            raise GateError(f"version {found.second.version} must answer as {found.first.version} does: {reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +223,13 @@ class Export(Stored):
 
 @dataclass(frozen=True)
 class IndexCommand:
-    """List, show, verify and roll back index versions; vectors from files and into files."""
+    """List, show, verify, compare and roll back index versions; vectors from files and into files."""
 
     action: tyro.conf.OmitSubcommandPrefixes[
         Annotated[ListVersions, tyro.conf.subcommand("list")]
         | Annotated[ShowVersion, tyro.conf.subcommand("show")]
         | Annotated[VerifyVersion, tyro.conf.subcommand("verify")]
+        | Annotated[DiffVersions, tyro.conf.subcommand("diff")]
         | Annotated[Rollback, tyro.conf.subcommand("rollback")]
         | Annotated[Import, tyro.conf.subcommand("import")]
         | Annotated[Export, tyro.conf.subcommand("export")]

@@ -315,6 +315,9 @@ class Pipeline(OfRecipe):
                 on_report=show,
             )
         _show_pieces(done.run.name, done.run.training)
+        if self.gates.max_churn is not None:
+            compared = "no other version was current, which passes" if done.churn is None else f"{done.churn:.4f}"
+            out.print(f"churn@{self.gates.k}: {compared}", highlight=False)
         manifest = done.manifest
         out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
         say_next("rails-ray serve --allow-anonymous", self.storage, import_paths(self.config))
@@ -325,6 +328,7 @@ class Pipeline(OfRecipe):
             "hit_rate": done.report.hit_rate,
             "seen_items": done.report.to_dict()["seen_items"],
             "former_hit_rate": None if done.former is None else done.former.hit_rate,
+            "churn": done.churn,
         }
 
 

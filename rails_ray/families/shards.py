@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from rails_ray.errors import DamagedError
-from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.modules.similarities.states import AnyItems, take
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.faiss_index import FaissIndex, first_vector, on_gpu
 from rails_ray.storage import parquet
@@ -26,6 +28,14 @@ class Items:
     titles: pa.ChunkedArray | None
     state: AnyItems
     texts: pa.ChunkedArray | None = None
+
+    def taken(self, rows: NDArray[np.int64]) -> "Items":
+        """Some of the items, as if they were all from `first_row` on."""
+        ids, titles, texts = (
+            None if column is None else column.take(pa.array(rows))
+            for column in (self.item_ids.column, self.titles, self.texts)
+        )
+        return Items(self.first_row, ItemIds(ids), titles, take(self.state, torch.from_numpy(rows)), texts)
 
 
 def read_shards(

@@ -19,6 +19,7 @@ from rails_ray.modules.encoders.frozen import FrozenText
 from rails_ray.modules.model import Model
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, Encoded, Manifest, read_file
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.versions import read_described, read_manifest
@@ -132,6 +133,21 @@ class Version:
         """Read all items, as the model scores them."""
         found = read_shards(self.storage, self.described, range(self.num_shards), self.family.item_state)
         return replace(found, state=self.family.as_scored(found.state, self.file))
+
+    def item_ids(self) -> ItemIds:
+        """Read the ids of all items."""
+        parts = sorted(self.described.parts, key=lambda entry: entry.first_row)
+        return ItemIds(pa.chunked_array([read_part(self.storage, self.described, entry)["item_id"] for entry in parts]))
+
+    def check_reads_like(self, other: "Version") -> None:
+        """Raises:
+        ValueError: if the models read two forms of query.
+        """
+        if self.model.form != other.model.form:
+            raise ValueError(
+                f"versions must read one form of query to answer the same ones, got {self.model.form} of {self.name} "
+                f"and {other.model.form} of {other.name}"
+            )
 
     def vectors(self, component: int | None = None) -> VersionVectors:
         """Read the stored vectors of the items.

@@ -1,4 +1,4 @@
-"""Evaluate a run or a version on held-out queries, in one task on the cluster."""
+"""Evaluate a run or a version on held-out queries, or compare two versions' answers, in one task on the cluster."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +12,7 @@ from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries, with_data_of
 from rails_ray.on_ray.progress import OnProgress, in_task
+from rails_ray.serving.churn import AnswersDiff, compare_answers
 from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.serving.measuring import usual_searches
 from rails_ray.storage import runs
@@ -53,6 +54,34 @@ def evaluate(
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
     how = (split, data, allowed, with_searches)
     return in_task(_evaluate, str(store), run, version, *how, on_progress=on_progress)
+
+
+def answers_diff(
+    storage: str,
+    first: str,
+    second: str,
+    *,
+    k: int,
+    allow_code: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
+) -> AnswersDiff:
+    """Compare what two versions, published or not, answer, without `churn_of_common`.
+
+    Args:
+        k: length of lists.
+        allow_code: as in `local.open`.
+        on_progress: called a few times a second.
+
+    Raises:
+        NotFoundError, DamagedError, UnsupportedError, ValueError: as `serving.churn.compare_answers`.
+    """
+    both = first, second, k, AllowedCode.given(allow_code)
+    return in_task(_answers_diff, str(Storage(storage)), *both, on_progress=on_progress)
+
+
+def _answers_diff(storage: str, first: str, second: str, k: int, allowed: AllowedCode) -> AnswersDiff:
+    one, other = (Version.encoded(Storage(storage), name, allowed) for name in (first, second))
+    return compare_answers(one, other, [k])
 
 
 def check_split(split: str) -> None:

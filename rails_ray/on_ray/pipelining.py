@@ -13,7 +13,7 @@ from rails_ray.families.config import RunConfig, from_json, import_paths
 from rails_ray.families.registry import served_family
 from rails_ray.on_ray.calibrating import calibrate
 from rails_ray.on_ray.encoding import encode
-from rails_ray.on_ray.evaluating import evaluate
+from rails_ray.on_ray.evaluating import answers_diff, evaluate
 from rails_ray.on_ray.fitting import CHECKPOINT_S
 from rails_ray.on_ray.progress import OnProgress
 from rails_ray.on_ray.publishing import publish
@@ -23,7 +23,7 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
-from rails_ray.training.evaluation.gates import Gates, objection
+from rails_ray.training.evaluation.gates import Gates, churn_objection, objection
 from rails_ray.training.evaluation.report import Report
 
 Stage = Callable[[str], AbstractContextManager[OnProgress]]
@@ -34,12 +34,14 @@ class Outcome:
     """
     report: report of the new version on the test queries.
     former: report of the version that was current before, on the same queries; None if no comparison was made.
+    churn: churn@k against that version; None if no gate judges it, or no other version was current.
     """
 
     run: Run
     manifest: Manifest
     report: Report
     former: Report | None
+    churn: float | None = None
 
 
 @contextmanager
@@ -131,7 +133,11 @@ def pipeline(
         num_reports = 1 if former is None else 2
         on_progress(num_reports, num_reports, "versions")
     on_report(report, former)
-    reason = objection(gates, report, former)
+    reason, churn = objection(gates, report, former), None
+    if reason is None and gates.max_churn is not None and current not in (None, name):
+        with stage(f"compare {name}") as on_progress:
+            churn, reason = _churn(storage, current, name, gates.max_churn, gates.k, allow_code, on_progress)
+            on_progress(1, 1, "versions")
     if reason is not None:
         raise GateError(f"version {name} must pass the gates to be published: {reason}")
     if _current(store) != current:
@@ -141,7 +147,32 @@ def pipeline(
         )
     with stage(f"publish {name}") as on_progress:
         manifest = publish(storage, name, on_file=lambda done, total: on_progress(done, total, "files"))
-    return Outcome(trained, manifest, report, former)
+    return Outcome(trained, manifest, report, former, churn)
+
+
+def _churn(
+    storage: str,
+    current: str,
+    name: str,
+    max_churn: float,
+    k: int,
+    allow_code: Sequence[str],
+    on_progress: OnProgress,
+) -> tuple[float | None, str | None]:
+    """churn@k of a version against the current one, and what stands against it.
+
+    Raises:
+        GateError: if the current version cannot be read.
+    """
+    try:
+        answers = answers_diff(storage, current, name, k=k, allow_code=allow_code, on_progress=on_progress)
+    except (DamagedError, NotFoundError, ValueError) as error:
+        raise GateError(
+            f"version {current}, which is current, must answer the same queries, got: {error}: repair it, or leave "
+            "--max-churn out"
+        ) from error
+    churn = None if answers.churn is None else answers.churn[k]
+    return churn, churn_objection(max_churn, k, churn, answers.reason)
 
 
 def _current(store: Storage) -> str | None:

@@ -9,6 +9,7 @@
 | `cutoffs`             | which cut-off a request gets                                             |
 | `search_defaults`     | by which method a request is searched                                    |
 | `measuring`           | recall and time of a version's searches                                  |
+| `churn`               | how far two versions answer the same queries otherwise                   |
 | `popular`             | the answer to queries of which the model knows nothing                   |
 | `shard_search`        | query state -> the best items of one shard                               |
 | `held_shards`         | all shards of a version in one process, searched at the same time        |

@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rails_ray.counting import advance
 from rails_ray.data.encoding import query_batches
@@ -73,14 +74,30 @@ def of_split(queries: Queries, model: Model, shards: Sequence[ShardSearch], spli
     Raises:
         ValueError: if no query says anything.
     """
-    known = [number for number in range(len(queries)) if not model.is_blank(queries.inputs[number])]
+    known = known_queries(queries, model)
     if not known:
         raise ValueError(f"split {split} must have a query that says something, got none")
-    numbers = np.array(known)[np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).astype(int))]
-    states = [to(state, "cpu") for _, state in query_batches(model, queries.inputs.take(numbers))]
+    numbers = spread(known, most)
     excluded = queries.excluded
     exclude = [[] for _ in numbers] if excluded is None else _ids_of(excluded.take(numbers), shards)
-    return SampledQueries(concatenate(states), exclude, f"queries of split {split}")
+    return SampledQueries(encoded(model, queries, numbers), exclude, f"queries of split {split}")
+
+
+def known_queries(queries: Queries, model: Model) -> list[int]:
+    """The numbers of the queries that say something."""
+    return [number for number in range(len(queries)) if not model.is_blank(queries.inputs[number])]
+
+
+def spread(numbers: Sequence[int], most: int) -> NDArray[np.int64]:
+    """At most so many of some numbers, evenly spread over them."""
+    places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(int))
+    found: NDArray[np.int64] = np.array(numbers)[places]
+    return found
+
+
+def encoded(model: Model, queries: Queries, numbers: NDArray[np.int64]) -> AnyQuery:
+    """The state of some of the queries, on the CPU."""
+    return concatenate([to(state, "cpu") for _, state in query_batches(model, queries.inputs.take(numbers))])
 
 
 def of_items(version: Version, most: int) -> SampledQueries:
@@ -89,23 +106,32 @@ def of_items(version: Version, most: int) -> SampledQueries:
     Raises:
         UnsupportedError: if its queries are no vectors that its items have too.
     """
-    num_items, shape = version.described.num_items, version.described.state.shapes.get("components", [0])
-    encoded = None
-    if shape[0] == 1:
-        rows, first, found = np.unique(np.linspace(0, num_items - 1, min(most, num_items)).astype(int)), 0, []
-        for _, vectors in version.vectors().blocks:
-            own = rows[(rows >= first) & (rows < first + len(vectors))] - first
-            found.append(vectors[own])
-            first += len(vectors)
-        vectors = np.concatenate(found).astype(np.float32)
-        directed = vectors[vectors.any(axis=1)]  # zeros compare with nothing
-        encoded = QueryEncoder(version).of_vectors(directed) if len(directed) else None
-    if encoded is None:
+    found = of_vectors(version, item_vectors(version, most), "of its items as queries")
+    if found is None:
         raise UnsupportedError(
             f"version {version.name} must have queries to measure its searches, or items that are vectors as queries "
             "are, got neither: name data that has queries with --folder"
         )
-    return SampledQueries(encoded.state, [[] for _ in range(len(encoded.state))], "of its items as queries")
+    return found
+
+
+def item_vectors(version: Version, most: int) -> NDArray[np.float32]:
+    """Stored vectors of items, spread over the version [n, D]; none if an item has not exactly one."""
+    if version.described.state.shapes.get("components", [0])[0] != 1:
+        return np.empty((0, 0), np.float32)
+    rows, first, found = spread(range(version.described.num_items), most), 0, []
+    for _, vectors in version.vectors().blocks:
+        own = rows[(rows >= first) & (rows < first + len(vectors))] - first
+        found.append(vectors[own])
+        first += len(vectors)
+    chosen = np.concatenate(found).astype(np.float32)
+    return chosen[chosen.any(axis=1)]  # zeros compare with nothing
+
+
+def of_vectors(version: Version, vectors: NDArray[np.float32], kind: str) -> SampledQueries | None:
+    """Vectors as queries; None if there are none, or the version does not take them."""
+    read = QueryEncoder(version).of_vectors(vectors) if len(vectors) else None
+    return None if read is None else SampledQueries(read.state, [[] for _ in vectors], kind)
 
 
 class SearchMeasuring:

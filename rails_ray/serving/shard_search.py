@@ -6,6 +6,7 @@ Axes: B queries, P_Q / P_X components.
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.temperatures import tempered
-from rails_ray.families.shards import with_vectors_of
+from rails_ray.families.shards import Items, with_vectors_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.similarities.states import AnyQuery, map_tensors
 from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.masks import Exclusions, Mask
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -106,15 +108,25 @@ class ShardSearch:
     def __init__(self, version: Version, shard: int, device: str = "cpu") -> None:
         similarity: Any = version.similarity.to(device)
         self.cutoff_support = version.family.cutoff_support
-        self.items = version.shard(shard, similarity.num_components[1])
-        self.item_ids = self.items.item_ids.prepare()
-        indexes = version.indexes(shard, device)
-        if device == "cpu":
-            self.items = replace(self.items, state=with_vectors_of(indexes, self.items.state))
-        state = map_tensors(lambda tensor: tensor.to(device), self.items.state)
-        self.searcher = version.family.searcher(similarity, state, indexes)
-        self.zeros: list[int] = version.family.zero_rows(self.items.state).tolist()
         self.device = device
+        self._family, self._similarity = version.family, similarity
+        items, indexes = version.shard(shard, similarity.num_components[1]), version.indexes(shard, device)
+        if device == "cpu":
+            items = replace(items, state=with_vectors_of(indexes, items.state))
+        self._hold(items, indexes)
+
+    def _hold(self, items: Items, indexes: Mapping[str, VectorIndex]) -> None:
+        self.items = items
+        self.item_ids = items.item_ids.prepare()
+        state = map_tensors(lambda tensor: tensor.to(self.device), items.state)
+        self.searcher = self._family.searcher(self._similarity, state, indexes)
+        self.zeros: list[int] = self._family.zero_rows(items.state).tolist()
+
+    def of_rows(self, rows: NDArray[np.int64]) -> "ShardSearch":
+        """The search of some of the shard's items, one at least, as if there were no others, without its indexes."""
+        found = copy(self)
+        found._hold(self.items.taken(rows), {})
+        return found
 
     def __len__(self) -> int:
         return len(self.item_ids)

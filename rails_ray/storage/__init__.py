@@ -37,4 +37,5 @@
 | `parts`        | the parts of a version during encoding: none twice, none lost               |
 | `indexes`      | the indexes of a version                                                    |
 | `versions`     | publish, list, verify, roll back: which versions exist, which is current    |
+| `comparing`    | items that two versions have in common, or not                              |
 """

@@ -4,6 +4,7 @@ import importlib
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,11 @@ import pytest
 from rails_ray.cli import stages
 from rails_ray.cli.main import COMMANDS, EXIT_BAD_ARGUMENT, EXIT_FAILED, main, parse
 from rails_ray.families import calibrations
+from rails_ray.on_ray.pipelining import Outcome
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.runs import Run
+from rails_ray.training.evaluation.report import HIT_RATES, Report
 from support.calibrations import STORED
 from support.examples import encode
 from support.responses import search_response
@@ -289,6 +293,37 @@ def test_a_manifest_that_was_changed_is_told_and_written_anew(
     assert main(["publish", "--version", "v1", *last]) == 0
     assert main(["index", "verify", *last]) == 0
     assert "version v1: 4 files, 5 items, all as published" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("gate", "churn", "line"),
+    [
+        (["--max-churn", "0.2"], 0.125, "churn@10: 0.1250"),
+        (["--max-churn", "0.2", "--k", "1"], None, "churn@1: no other version was current, which passes"),
+        ([], None, None),
+    ],
+)
+def test_a_pipeline_says_how_far_answers_have_changed(
+    gate: list[str],
+    churn: float | None,
+    line: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = Storage(str(tmp_path))
+    made = versions.publish(store, encode(store, "v1", [3]), "2026-01-01T00:00:00Z")
+    run = Run(name="v1", config=b"", weights_sha256={}, validation={}, training={})
+    report = Report("test", 1, 3, dict.fromkeys(HIT_RATES, 0.5), mrr=0.5, cutoff_mass=None, lists=None)
+    monkeypatch.setattr("rails_ray.on_ray.cluster.cluster", lambda num_cpus: nullcontext())
+    monkeypatch.setattr(
+        "rails_ray.on_ray.pipelining.pipeline", lambda *_, **given: Outcome(run, made, report, None, churn)
+    )
+    result = parse(["pipeline", "--storage", str(tmp_path), *gate]).run()
+    assert result is not None
+    assert result["churn"] == churn
+    said = [text for text in capsys.readouterr().out.splitlines() if text.startswith("churn")]
+    assert said == ([] if line is None else [line])
 
 
 def test_a_run_without_data_starts_no_cluster(

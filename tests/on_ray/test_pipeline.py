@@ -14,9 +14,11 @@ from rails_ray.errors import ConflictError, GateError
 from rails_ray.families import config
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.on_ray.pipelining import Outcome
 from rails_ray.on_ray.progress import OnProgress
+from rails_ray.serving.churn import compare_answers
 from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.gates import Gates
@@ -110,18 +112,29 @@ def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped
     assert versions.current_version(store) == "one"
     assert on_ray.evaluate(storage, version="two") == report
 
+    watched, outcome, told = run_through(later, "two", Gates(max_drop=None, max_churn=0.05))
+    assert outcome is None
+    assert watched.stages[-1] == "compare two"
+    churned = compare_answers(*(Version.encoded(store, name) for name in ("one", "two"))).churn
+    assert churned is not None
+    assert told == (
+        f"version two must pass the gates to be published: churn@10 must be at most 0.05, got {churned[10]:.4f}"
+    )
+    assert versions.current_version(store) == "one"
+
     before = times_of(tmp_path / "runs" / "two") | times_of(tmp_path / "versions" / "two")
-    watched, outcome, _ = run_through(later, "two", Gates(max_drop=None))
+    watched, outcome, _ = run_through(later, "two", Gates(max_drop=None, max_churn=1.0))
     assert outcome is not None
-    assert (outcome.report, outcome.former) == (report, None)
+    assert (outcome.report, outcome.former, outcome.churn) == (report, None, churned[10])
     assert versions.current_version(store) == "two"
     after = times_of(tmp_path / "runs" / "two") | times_of(tmp_path / "versions" / "two")
     assert {path.name for path in after if after[path] != before.get(path)} == {"manifest.json"}
 
     # A version that is current already is compared with none.
-    watched, outcome, _ = run_through(later, "two", Gates())
+    watched, outcome, _ = run_through(later, "two", Gates(max_churn=0.0))
     assert outcome is not None
-    assert outcome.former is None
+    assert (outcome.former, outcome.churn) == (None, None)
+    assert "compare two" not in watched.stages
     assert versions.current_version(store) == "two"
 
 
@@ -165,5 +178,7 @@ def test_a_pipeline_does_not_publish_over_a_version_that_it_was_not_measured_aga
         "the sha256 .*: repair it, or ignore it with --max-drop None$",
     ):
         on_ray.pipeline(run_config, storage, run="two", num_workers=1)
+    with pytest.raises(GateError, match=r"^version three, which is current, .*: repair it, or leave --max-churn out$"):
+        on_ray.pipeline(run_config, storage, run="two", num_workers=1, gates=Gates(max_drop=None, max_churn=1.0))
     on_ray.pipeline(run_config, storage, run="two", num_workers=1, gates=Gates(max_drop=None))
     assert versions.current_version(store) == "two"

@@ -12,9 +12,10 @@ import torch
 from rails_ray.cli.main import main
 from rails_ray.families.shards import with_vectors_of
 from rails_ray.families.version import Version
-from rails_ray.modules.similarities.states import ItemState
+from rails_ray.modules.similarities.states import ItemState, QueryState, take
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.serving import local
-from rails_ray.serving.shard_search import ShardSearch
+from rails_ray.serving.shard_search import ShardRequest, ShardSearch
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_vector_data
 from support.sources import ROOT
@@ -75,3 +76,27 @@ def test_vectors_that_differ_from_an_index_are_kept(root: Path) -> None:
     kept: Any = with_vectors_of(indexes, state)
     assert kept.components.data_ptr() == state.components.data_ptr()
     assert torch.equal(kept.components, state.components)
+
+
+def test_some_rows_of_a_shard_are_searched_as_if_there_were_no_others(tmp_path: Path) -> None:
+    """The others are excluded by their ids in the whole shard; of zeros, which no cosine compares, one is left."""
+    vectors = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
+    vectors[[3, 8]] = 0
+    names = [f"title {row}" for row in range(30)]
+    built = local.build(vectors, titles=names, folder=str(tmp_path), zero_vectors="keep", index="hnsw")
+    [shard] = built.shards
+    rows = np.array([0, 2, 8, 9, 20, 29])
+    others = [row for row in range(30) if row not in rows]
+    items: Any = take(shard.items.state, torch.tensor([0, 4]))
+    queries = QueryState(items.components, None, torch.ones(2))
+    request = ShardRequest("brute_force", SearchParams(), k=6)
+    found, expected = (
+        shard.of_rows(rows).search(queries, request, [[], [9]]),
+        shard.search(queries, request, [others] * 2),
+    )
+    assert found.item_ids[0] == expected.item_ids[0]
+    assert found.item_ids[1] == [item for item in expected.item_ids[1] if item != 9]
+    assert found.titles is not None
+    assert found.titles[0] == [names[int(item)] for item in found.item_ids[0]]
+    assert found.item_ids[0][-1] == 8
+    assert len(shard) == 30, "the shard itself is as it was"

@@ -238,6 +238,7 @@ def test_a_pipeline_stops_at_its_gate_and_goes_on_from_there_when_it_is_submitte
         "num_items": 60,
         "hit_rate": hit_rate,
         "former_hit_rate": hit_rate,
+        "churn": None,
         "seen_items": None,
     }
     assert versions.current_version(store) == "first"

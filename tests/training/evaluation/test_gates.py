@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rails_ray.training.evaluation.gates import Gates, objection
+from rails_ray.training.evaluation.gates import Gates, churn_objection, objection
 from rails_ray.training.evaluation.report import HIT_RATES, Report
 
 RATES = st.integers(0, 20).map(lambda twentieths: twentieths / 20)
@@ -85,6 +85,21 @@ def test_by_default_a_version_must_not_be_worse_than_the_current_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("churn", "reason", "message"),
+    [
+        (0.2, None, None),
+        (0.0, None, None),
+        (0.2001, None, "churn@10 must be at most 0.2, got 0.2001"),
+        (None, "no data", "churn@10 must be known to be at most 0.2, got none: no data"),
+    ],
+)
+def test_churn_up_to_the_gate_passes_and_unknown_churn_does_not(
+    churn: float | None, reason: str | None, message: str | None
+) -> None:
+    assert churn_objection(0.2, 10, churn, reason) == message
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"k": 5}, "k must be one of 1, 10, 50, 200, got 5"),
@@ -94,6 +109,8 @@ def test_by_default_a_version_must_not_be_worse_than_the_current_one() -> None:
         ({"min_hit_rate": math.nan}, "min_hit_rate must be from 0 to 1, got nan"),
         ({"max_drop": 1.5}, r"max_drop must be from 0 to 1, got 1\.5"),
         ({"max_drop": -0.01}, r"max_drop must be from 0 to 1, got -0\.01"),
+        ({"max_churn": 2.0}, "max_churn must be from 0 to 1, got 2"),
+        ({"max_churn": math.nan}, "max_churn must be from 0 to 1, got nan"),
     ],
 )
 def test_gates_that_cannot_be(arguments: dict[str, Any], message: str) -> None:

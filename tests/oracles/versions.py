@@ -1,0 +1,23 @@
+"""What differs between two versions, item by item and list by list."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+
+def items_diff(
+    first: Mapping[Hashable, Any], second: Mapping[Hashable, Any]
+) -> tuple[int, list[Hashable], list[Hashable], list[Hashable]]:
+    """How many ids both have, and the ids that are added, removed and changed; contents by id, in their order."""
+    common = [own for own in second if own in first]
+    added = [own for own in second if own not in first]
+    removed = [own for own in first if own not in second]
+    return len(common), added, removed, [own for own in common if first[own] != second[own]]
+
+
+def churn(first: Sequence[Sequence[Hashable]], second: Sequence[Sequence[Hashable]], k: int) -> float:
+    """1 - the mean over queries of |common items of both lists' first k| / length of the longer; lists, best first."""
+    overlaps = []
+    for former, latter in zip(first, second, strict=True):
+        longer = max(len(former[:k]), len(latter[:k]))
+        overlaps.append(sum(own in latter[:k] for own in former[:k]) / longer if longer else 1.0)
+    return 1 - sum(overlaps) / len(overlaps)
