@@ -99,7 +99,7 @@ class OnRay:
     """The contract of `Executor`, on the cluster that this process is connected to. Its processes start at once."""
 
     def __init__(self, num_workers: int) -> None:
-        self.starting = start_workers([__name__], num_workers)
+        self.starting = start_workers([__name__, "ray.data"], num_workers)
 
     def has_gpus(self, number: int) -> bool:
         return bool(ray.cluster_resources().get("GPU", 0) >= number)
