@@ -261,7 +261,7 @@ class _Reading:
         if not groups:
             raise _short(footer, end, sum(num_rows))
         place = int(ends[groups[0]] - num_rows[groups[0]])
-        short = replace(self, batch_rows=min(self.batch_rows, end - first))  # what follows the rows is not decoded
+        short = replace(self, batch_rows=min(self.batch_rows, end - place))  # what follows the rows is not decoded
         for batch in short._batches(file, footer, groups):
             skipped = max(first - place, 0)
             wanted = batch.slice(skipped, max(end - place - skipped, 0))
