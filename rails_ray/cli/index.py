@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import tyro
@@ -22,6 +22,28 @@ class ListVersions(Stored):
         from rails_ray.storage.filesystem import Storage
 
         out.print(rendering.versions(versions.listed(Storage(self.storage)), f"versions in {self.storage}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionSizes(Stored):
+    """Show how many bytes each version takes, and how many of them no other version names.
+
+    Args:
+        json: Print JSON alone.
+    """
+
+    json: bool = False
+
+    def run(self) -> None:
+        from rails_ray.cli import rendering
+        from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.usage import usage
+
+        found = usage(Storage(self.storage))
+        if self.json:
+            print(json.dumps({"format": 1, **asdict(found)}, indent=1))
+            return
+        out.print(rendering.usage(found, f"versions in {self.storage}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +249,7 @@ class IndexCommand:
 
     action: tyro.conf.OmitSubcommandPrefixes[
         Annotated[ListVersions, tyro.conf.subcommand("list")]
+        | Annotated[VersionSizes, tyro.conf.subcommand("du")]
         | Annotated[ShowVersion, tyro.conf.subcommand("show")]
         | Annotated[VerifyVersion, tyro.conf.subcommand("verify")]
         | Annotated[DiffVersions, tyro.conf.subcommand("diff")]

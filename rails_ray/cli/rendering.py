@@ -17,6 +17,7 @@ from rails_ray.cutoffs.temperatures import Factors
 from rails_ray.schema.responses import SearchResponse
 from rails_ray.search.measured import SearchFigures
 from rails_ray.storage.manifest import IndexEntry, Manifest, PartEntry, summary
+from rails_ray.storage.usage import SharedSizes
 from rails_ray.storage.versions import Listed
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ShareKept
 from rails_ray.training.evaluation.report import Report
@@ -291,6 +292,19 @@ def versions(rows: Sequence[Listed], title: str) -> Table:
         size_bytes = sum(entry.size_bytes for entry in (*described.parts, *described.indexes, *described.files))
         counts = f"{described.num_items:,}", str(len(described.shard_items)), decimal(size_bytes)
         table.add_row(row.version, row.state, created_at, described.run, *counts, style=style)
+    return table
+
+
+def usage(found: SharedSizes, title: str) -> Table:
+    """A table of the bytes of index versions."""
+    table = Table(title=title, title_justify="left", show_footer=True)
+    table.add_column("version", "all, each file once", no_wrap=True)
+    table.add_column("state")
+    table.add_column("size", decimal(found.total_bytes), justify="right")
+    table.add_column("no other version has", justify="right")
+    for own in found.versions:
+        sizes = ("unknown" if size is None else decimal(size) for size in (own.size_bytes, own.own_bytes))
+        table.add_row(own.version, own.state, *sizes)
     return table
 
 

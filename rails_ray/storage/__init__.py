@@ -38,4 +38,5 @@
 | `indexes`      | the indexes of a version                                                    |
 | `versions`     | publish, list, verify, roll back: which versions exist, which is current    |
 | `comparing`    | items that two versions have in common, or not                              |
+| `usage`        | bytes of versions, and of what several of them name                         |
 """

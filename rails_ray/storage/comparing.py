@@ -18,7 +18,8 @@ from rails_ray.counting import advance
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import OBJECTS, Encoded, PartEntry, read_array
+from rails_ray.storage.manifest import Encoded, PartEntry, read_array
+from rails_ray.storage.usage import sizes_of
 
 DIGEST_BYTES = 16  # of an item
 
@@ -99,21 +100,10 @@ def item_digests(part: pa.Table) -> NDArray[np.uint8]:
     return np.frombuffer(bytes(found), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
-def size_bytes(described: Encoded) -> int:
-    """Bytes of all files of a version."""
-    return sum(entry.size_bytes for entry in (*described.parts, *described.indexes, *described.files))
-
-
 def shared_bytes(first: Encoded, second: Encoded) -> int:
     """Bytes of the objects that both versions name, which storage holds once."""
-    others = _objects(second)
-    return sum(size for path, size in _objects(first).items() if path in others)
-
-
-def _objects(described: Encoded) -> dict[str, int]:
-    """The size of each object of a version, by its path."""
-    entries = (*described.parts, *described.indexes)
-    return {entry.path: entry.size_bytes for entry in entries if entry.path.startswith(f"{OBJECTS}/")}
+    others = sizes_of(second)
+    return sum(size for path, size in sizes_of(first).items() if path in others)
 
 
 def _in_order(described: Encoded, shared: set[str]) -> list[PartEntry]:
