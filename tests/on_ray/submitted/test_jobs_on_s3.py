@@ -207,6 +207,7 @@ def test_jobs_evaluate_encode_and_publish(s3_root: OnS3, published: dict[str, He
         "cutoff_mass": runs.read(s3_root.storage, "first").cutoff_mass,
         "coverage": None,
         "seen_items": None,
+        "searches": None,
     }
     assert versions.current_version(s3_root.storage) == "v1"
 
