@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import regex
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rails_ray.modules.encoders.words import is_blank, normalise, num_words, runs, words
@@ -130,8 +130,10 @@ def test_composed_and_decomposed_letters_have_the_same_words(form: Any, text: st
 @pytest.mark.parametrize("change", [str.casefold, str.upper, str.lower, str.title, str.swapcase])
 @given(any_text)
 def test_case_makes_no_difference(change: Callable[[str], str], text: str) -> None:
-    """The text is composed, as a change of case leaves marks in an order that no text has (of U+0345, a Greek mark)."""
+    """The text is composed, as a change of case leaves marks in an order that no text has; nor does it have U+0345, a
+    Greek mark whose capital is a letter, to which the next mark belongs."""
     text = unicodedata.normalize("NFC", text)
+    assume("\u0345" not in text)
     assert words(change(text)) == words(text)
 
 

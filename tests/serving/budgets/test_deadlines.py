@@ -13,6 +13,7 @@ from rails_ray.search.rounds import AskShards
 from rails_ray.serving.deadlines import Deadline
 from support.budgets import Clock, opened
 from support.ranked import by_pairs
+from support.rounds import answered_by
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -49,7 +50,7 @@ def test_a_search_of_a_later_round_has_no_more_time_than_the_deadline(
         return [TimeoutError() for _ in version.shards]
 
     version, _ = clock.opened(dot_products)
-    monkeypatch.setattr(version, "_answers", answers)
+    monkeypatch.setattr(version, "carry_out", answered_by(answers))
     budget = {"calls": 40, "rounds": 4, "deadline_ms": 25}
     [result] = version.search(["red hat"], k=5, budget=budget).results
     assert within_s == [None, pytest.approx(0.015)]

@@ -11,6 +11,7 @@ from rails_ray.reranking.rankers.calling import answers_of
 from rails_ray.search.rounds import AskShards
 from support.budgets import QUERIES, opened
 from support.ranked import NUM_SUPPORTS, by_pairs
+from support.rounds import answered_by
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -117,7 +118,7 @@ def test_a_shard_that_is_lost_is_told_and_what_is_found_is_ranked(
             return error
 
     monkeypatch.setattr(version.shards[1], "search", lost)
-    monkeypatch.setattr(version, "_answers", answers)
+    monkeypatch.setattr(version, "carry_out", answered_by(answers))
     asked = {"k": 4, "budget": {"calls": 30, "rounds": rounds}, "min_coverage": 0.4}
     answer = version.search(["red hat"], **asked)
     [result] = answer.results
