@@ -93,9 +93,9 @@ class Arguments:
     shards_in_routers: bool = False
     """Routers hold the shards."""
     profiles: tuple[str, ...] = tuple(ENVIRONMENTS)
-    """Which are measured."""
+    """The profiles to measure."""
     label: str = ""
-    """What is measured, such as a commit; for the rows."""
+    """A name for the rows of this run, such as the commit."""
 
     @property
     def body(self) -> dict[str, Any]:

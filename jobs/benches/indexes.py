@@ -31,7 +31,8 @@ from jobs.benches import pretrained
 from jobs.benches.record import Record
 from rails_ray.data.sources import Sources
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes.faiss_index import FIRST_VECTOR, Built, FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.faiss_building import Built, build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, first_vector
 from rails_ray.search.indexes.flat import FlatConfig, FlatIndex
 from rails_ray.search.indexes.flat import Storage as Kept
 from rails_ray.search.indexes.hnsw import HnswConfig
@@ -135,8 +136,11 @@ def of_config(
     sample = torch.from_numpy(items[np.random.default_rng(0).permutation(len(items))[:200_000]])
     made = build(fit(config, sample, len(items), 0), torch.from_numpy(items).split(65_536))
     told = {"kind": config.kind, "storage": config.storage, "build_s": round(time.perf_counter() - started, 1)}
-    told |= {"bytes_an_item": round(len(made.data) / len(items), 1), **opening(made.data, made.error, repeats)}
-    copies = [(as_a_shard(made), faiss.deserialize_index(np.frombuffer(made.data, np.uint8))) for _ in range(COPIES)]
+    told |= {"bytes_an_item": round(len(made.data) / len(items), 1), **opening(made, items.shape, repeats)}
+    copies = [
+        (as_a_shard(made, items.shape), faiss.deserialize_index(np.frombuffer(made.data, np.uint8)))
+        for _ in range(COPIES)
+    ]
     index, direct = copies[0]
     asked = queries.numpy()
     for params, parameters in probings(config, direct):
@@ -180,9 +184,9 @@ def of_config(
     }
 
 
-def as_a_shard(made: Built) -> FaissIndex:
-    """The index in memory of its own, as a shard reads it."""
-    memory = aligned(len(made.data), FIRST_VECTOR)
+def as_a_shard(made: Built, shape: tuple[int, ...]) -> FaissIndex:
+    """The index of vectors [X, d] in memory of its own, as a shard reads it."""
+    memory = aligned(len(made.data), first_vector(len(made.data), *shape))
     memory[:] = np.frombuffer(made.data, np.uint8)
     return FaissIndex.read(memory, made.error)
 
@@ -198,7 +202,7 @@ def probings(config: IndexConfig, index: Any) -> list[tuple[SearchParams, Any]]:
     return [(SearchParams(), None)]
 
 
-def opening(data: bytes, error: float, repeats: int) -> dict[str, float]:
+def opening(made: Built, shape: tuple[int, ...], repeats: int) -> dict[str, float]:
     """How long it takes to read an index from storage with its checksum, and with FAISS alone."""
     import faiss
 
@@ -206,10 +210,11 @@ def opening(data: bytes, error: float, repeats: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory(prefix="rails-ray-index-") as folder:
         storage = Storage(folder)
-        entry = manifest.write_object(storage, data)
+        entry = manifest.write_object(storage, made.data)
+        place = first_vector(len(made.data), *shape)
         ours, theirs = in_turns(
             min(repeats, 3),
-            lambda: FaissIndex.read(manifest.read_array(storage, "v", entry, FIRST_VECTOR), error),
+            lambda: FaissIndex.read(manifest.read_array(storage, "v", entry, place), made.error),
             lambda: faiss.read_index(f"{folder}/{entry.path}"),
         )
     return {"open_ms": round(1000 * ours, 1), "direct_open_ms": round(1000 * theirs, 1)}

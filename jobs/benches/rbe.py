@@ -48,7 +48,8 @@ from rails_ray.reranking.supports import (
 )
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes.faiss_index import FaissIndex, build, fit
+from rails_ray.search.indexes.faiss_building import build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig

@@ -23,7 +23,7 @@ from rails_ray.families.recipes import by_name
 from rails_ray.families.solar.model import Solar, predicted_buckets
 from rails_ray.families.solar.train import SolarTraining
 from rails_ray.modules.quantizers.item_codes import ItemCodes
-from rails_ray.modules.similarities.states import Tables
+from rails_ray.modules.similarities.states import Codes, Tables
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.inverted import InvertedIndex, top_buckets
 from rails_ray.search.searcher import ByCodes, ByComponents
@@ -82,7 +82,7 @@ def tables_of(model: Solar, queries: Queries) -> Tables:
 
 def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int = K) -> Search:
     """A search of the product."""
-    searcher = ByCodes(trained.model.similarity, codes.state)
+    searcher = ByCodes(trained.model.similarity, Codes(torch.from_numpy(codes.codes)))
     made = searcher.retriever(method, SearchParams(num_candidates=max(1000, K), num_probes=num_probes))
 
     def search(queries: Queries) -> Tensor:
@@ -94,7 +94,7 @@ def by_method(trained: Trained, codes: ItemCodes, method: str, num_probes: int =
 
 def as_printed(trained: Trained, num_probes: int) -> Search:
     """The paper's own sum, in which chunks that do not post an item count as 0."""
-    index = InvertedIndex(trained.codes.state.codes, trained.model.config.num_buckets)
+    index = InvertedIndex(torch.from_numpy(trained.codes.codes), trained.model.config.num_buckets)
 
     def search(queries: Queries) -> Tensor:
         buckets, values = top_buckets(tables_of(trained.model, queries).tables, num_probes)

@@ -60,7 +60,7 @@ class Arguments:
     """
     seconds: of each load.
     profile: measure this one in this process; by default both, each in a process of its own.
-    label: what is measured, such as a commit; for the rows.
+    label: a name for the rows of this run, such as the commit.
     shards_in_routers: routers hold the shards.
     replicas: of each deployment.
     profiles, kinds: which are measured.

@@ -1,4 +1,4 @@
-"""A command that goes on until it is stopped: its signals, and what it says meanwhile."""
+"""Commands that run until a signal ends them, and the messages that they print until then."""
 
 import signal
 from collections.abc import Callable

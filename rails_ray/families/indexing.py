@@ -14,7 +14,8 @@ from rails_ray.families import config
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.shards import read_part
-from rails_ray.search.indexes import faiss_index
+from rails_ray.search.indexes import faiss_building
+from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.recall import sampled_recall
 from rails_ray.storage import indexes, manifest
 from rails_ray.storage.filesystem import Storage
@@ -51,7 +52,7 @@ def _fit(root: str, described: Encoded, config_json: bytes, name: str) -> None:
     if indexes.read_fitted(storage, described.version, name) is None:
         assert own.index_config is not None
         of_some = sample(storage, described, own, name)
-        data = faiss_index.fit(own.index_config, of_some, max(described.shard_items), own.config.seed)
+        data = faiss_building.fit(own.index_config, of_some, max(described.shard_items), own.config.seed)
         indexes.write_fitted(storage, described.version, name, data)
 
 
@@ -81,8 +82,8 @@ def _build(root: str, described: Encoded, config_json: bytes, shard: int, name: 
     def blocks() -> Iterator[torch.Tensor]:
         return (_vectors(storage, described, own, entry, name) for entry in parts)
 
-    made = faiss_index.build(data, blocks())
-    recall = sampled_recall(faiss_index.FaissIndex.read(*made), blocks, described.shard_items[shard])
+    made = faiss_building.build(data, blocks())
+    recall = sampled_recall(FaissIndex.read(*made), blocks, described.shard_items[shard])
     indexes.write_built(storage, described.version, shard, name, *made, recall)
 
 
@@ -98,4 +99,4 @@ def check(own: ServedFamily, num_items: int) -> None:
         UnsupportedError: without FAISS.
     """
     if own.index_config is not None:
-        faiss_index.check(own.index_config, num_items, min(num_items, SAMPLE_ITEMS))
+        faiss_building.check(own.index_config, num_items, min(num_items, SAMPLE_ITEMS))

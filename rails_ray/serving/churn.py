@@ -51,8 +51,8 @@ class AnswersDiff:
     queries: number and kind of the queries, in words; None if there are none that both versions can answer.
     reason: why they are not validation queries of the second version's data, in a sentence; None if they are.
     churn: churn@k by k; None without queries.
-    churn_of_common: likewise, of the k best among the items that both versions have; None if they have none in common,
-        if it was not measured, or without queries.
+    churn_of_common: churn@k where both versions search only the items that both have; None without such items or
+        queries, and if it was not measured.
     mean_score_change, largest_score_change: |s_B - s_A| of the items that are in both lists of the largest k; None if
         there are none.
     mean_kept: items of a list, in either version, that the calibrated cut-off of `COVERAGE` keeps, on average; None for
@@ -71,7 +71,8 @@ class AnswersDiff:
 class VersionAnswers(NamedTuple):
     """
     lists: the best items of each query with their scores, best first.
-    of_common: likewise among the items that the other version has too; None if that was not wanted, or there are none.
+    of_common: lists of a search of only the items that the other version has too; None if there are none, or nobody
+        wants them.
     mean_kept: as in `AnswersDiff`.
     """
 

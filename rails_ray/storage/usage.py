@@ -17,7 +17,7 @@ from rails_ray.storage.versions import listed
 class VersionUsage:
     """
     size_bytes: all of its files; None if its record cannot be read, or there is none yet.
-    own_bytes: those that no other version names; None likewise.
+    own_bytes: the part of it in files that no other version names; None if `size_bytes` is.
     """
 
     version: str

@@ -18,7 +18,8 @@ import oracles.scores
 import oracles.vectors
 from rails_ray.modules.quantizers.product import ProductQuantizer
 from rails_ray.search.indexes import Index, flat, lookup
-from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.faiss_building import build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig
 from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.indexes.flat import FlatConfig, FlatIndex
 from rails_ray.search.indexes.hnsw import HnswConfig

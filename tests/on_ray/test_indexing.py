@@ -173,7 +173,8 @@ def test_without_faiss(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise UnsupportedError("an index of FAISS needs the package faiss, which is not installed")
 
-    monkeypatch.setattr("rails_ray.search.indexes.faiss_index.faiss_library", missing)
+    for module in ("faiss_index", "faiss_building"):
+        monkeypatch.setattr(f"rails_ray.search.indexes.{module}.faiss_library", missing)
     assert plain.search(QUERIES[:1], 3).results
     assert local.open(str(root), "no-index").search(QUERIES[:1], 3).results
     with pytest.raises(UnsupportedError, match="needs the package faiss"):

@@ -99,11 +99,11 @@ def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped
     later = replace(run_config, data=grown)
     former = on_ray.evaluate(storage, version="one", data=grown)
     write_useless_run(store, "two", later)
-    watched, outcome, told = run_through(later, "two", Gates(max_drop=0.05))
+    watched, outcome, refusal = run_through(later, "two", Gates(max_drop=0.05))
     assert outcome is None
     ((report, compared),) = watched.reports
     assert compared == former
-    assert told == (
+    assert refusal == (
         "version two must pass the gates to be published: hit rate@10 must be at least "
         f"{former.hit_rate[10] - 0.05:.4f}, {former.hit_rate[10]:.4f} of the current version less 0.05, "
         f"got {report.hit_rate[10]:.4f}"
@@ -112,12 +112,12 @@ def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped
     assert versions.current_version(store) == "one"
     assert on_ray.evaluate(storage, version="two") == report
 
-    watched, outcome, told = run_through(later, "two", Gates(max_drop=None, max_churn=0.05))
+    watched, outcome, refusal = run_through(later, "two", Gates(max_drop=None, max_churn=0.05))
     assert outcome is None
     assert watched.stages[-1] == "compare two"
     churned = compare_answers(*(Version.encoded(store, name) for name in ("one", "two"))).churn
     assert churned is not None
-    assert told == (
+    assert refusal == (
         f"version two must pass the gates to be published: churn@10 must be at most 0.05, got {churned[10]:.4f}"
     )
     assert versions.current_version(store) == "one"

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 def note(folder: Path, number: int) -> None:
     began = time.time()
-    time.sleep(0.1)
+    time.sleep(0.1)  # so long that tasks which are not held back overlap
     with (folder / str(number)).open("x") as file:
         file.write(f"{began} {time.time()}")
 
@@ -32,7 +32,7 @@ def fails_first(folder: Path, number: int) -> None:
     if number == 0:
         raise ValueError("things must be others, got these")
     (folder / "begun").touch()
-    time.sleep(600)
+    time.sleep(600)  # ends in time only if it is cancelled
 
 
 def test_one_that_fails_ends_the_others(tmp_path: Path) -> None:

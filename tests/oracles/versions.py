@@ -1,4 +1,4 @@
-"""What differs between two versions, item by item and list by list."""
+"""Two versions compared by loops: their items, and the lists that they answer with."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any

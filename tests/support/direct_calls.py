@@ -75,6 +75,15 @@ class Handle:
         return SimpleNamespace(results_async=results_async)
 
 
+async def one_known() -> tuple[Replica, Handle, Replicas]:
+    """A replica, its handle, and a router's side that has found it."""
+    replica = Replica()
+    handle = Handle(replica)
+    replicas = direct_to(handle)
+    await replicas.look()
+    return replica, handle, replicas
+
+
 VALUES = np.arange(3)
 MESSAGE = question("ours", [VALUES])
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import oracles.ranking
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes.faiss_index import Built, FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.faiss_building import Built, build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig

@@ -18,7 +18,8 @@ from rails_ray.modules.similarities.look_up import LookUp
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, ItemState, take
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import AVERAGE, SURROGATE, TOGETHER, component_name, vectors_of
-from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.faiss_building import build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.bm25 import ByTerms
 from rails_ray.search.methods.quantized import ByQuantized

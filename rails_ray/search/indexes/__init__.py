@@ -5,7 +5,7 @@
 | `flat`     | every vector, scanned in blocks: always exact                                          |
 | `lookup`   | every code, scanned in blocks: SOLAR's full score, asymmetric distance; always exact   |
 | `inverted` | SOLAR, Figure 2: the items of each bucket; sums over a query's best buckets            |
-| FAISS      | `faiss_index`: FAISS, with vectors in 32, 16 or 8 bits: one of three kinds            |
+| FAISS      | `faiss_index`, made by `faiss_building`: vectors in 32, 16 or 8 bits, of three kinds   |
 | - flat     | every vector, scanned: exact in 32 bits, with a bound of what rounding hides in fewer  |
 | - `ivf`    | vectors in lists by their nearest centroids; a query scans the `nprobe` nearest lists  |
 | - `hnsw`   | a graph of near items, walked with a beam of `ef_search`; always on the CPU            |

@@ -1,11 +1,9 @@
 """Inner-product search by FAISS: flat, ivf and hnsw, with vectors in 32, 16 or 8 bits.
 
-An index is fitted once, to a sample, and then built for each shard. Both results are FAISS's own bytes.
-
-FAISS knows neither a threshold for each query, nor hidden items of each query, nor which of equal scores comes first.
-So it is asked for the n best items, and for more until they hold what is wanted (`grown_lists`). What no short
-list of flat holds, as where very many scores are equal, is found by our own scan of its vectors; so is everything at or
-above a threshold where they are fp32, in half the time of a list of 500 or less.
+`faiss_building` makes them. FAISS knows neither a threshold for each query, nor hidden items of each query, nor which
+of equal scores comes first. So it is asked for the n best items, and for more until they hold what is wanted
+(`grown_lists`). What no short list of flat holds, as where very many scores are equal, is found by our own scan of its
+vectors; so is everything at or above a threshold where they are fp32, in half the time of a list of 500 or less.
 
 What is rounded in storage (x' for x) moves a score by at most |q| |x - x'|, so that no item that was passed over scores
 above its rounded score, at most the last of the list, plus |q| error, error = max_x |x - x'| and what float32 adds.
@@ -13,13 +11,11 @@ above its rounded score, at most the last of the list, plus |q| error, error = m
 Differs from FAISS: no `range_search`. It has one threshold a call, returns every item above it, takes 100 times as long
 as a list of 500 among 1,000,000 x 64 vectors in 8 bits, and in a graph it finds no more than the beam leads to.
 
-Axes: B queries, X items, N items of a sample, d width of a vector, n places of a list.
+Axes: B queries, X items, N vectors, d width of a vector, n places of a list.
 """
 
-import io
 import threading
-from collections.abc import Iterable
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -28,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.errors import DamagedError
-from rails_ray.kernels.faiss_library import as_float32, faiss_library, finite, one_thread, training
+from rails_ray.kernels.faiss_library import as_float32, faiss_library
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes.equal_vectors import DistinctVectors, OfDistinct
+from rails_ray.search.indexes.equal_vectors import OfDistinct
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.grown_lists import GrownLists, sort_equal
 from rails_ray.search.indexes.hnsw import HnswConfig
@@ -46,98 +42,10 @@ MOST_ON_GPU = 2048  # n; FAISS's limit
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 
-class Built(NamedTuple):
-    """A shard's index.
-
-    data: what `faiss.deserialize_index` opens, and, after a graph of fewer vectors than items as some are equal, the
-        number of each item's vector [X], in 8 bytes.
-    error: how far a score of a query of length 1 may be from that of the vector that was given; 0 for fp32.
-    """
-
-    data: bytes
-    error: float
-
-
 def first_vector(num_bytes: int, num_items: int, width: int) -> int:
     """The byte of a file at which flat, or hnsw of distinct vectors, has its vectors in fp32: at the end. They are read
     where they lie, fastest at a multiple of 64."""
     return num_bytes - 4 * num_items * width
-
-
-def check(config: IndexConfig, num_items: int, num_points: int) -> None:
-    """Check before any work that an index can be fitted.
-
-    Args:
-        num_items, num_points: as many items as an index is to hold, and as its sample will have.
-
-    Raises:
-        ValueError: if it is to have more lists than the sample has items.
-        UnsupportedError: without FAISS.
-    """
-    faiss_library()
-    config.check(num_items, num_points)
-
-
-def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed: int) -> bytes:
-    """FAISS's index, trained and still empty. The same sample and seed give the same bytes.
-
-    Args:
-        num_items: items that an index built from it will hold, about.
-        seed: of k-means; read by ivf alone.
-
-    Raises:
-        ValueError: if the sample is empty, not finite, or smaller than nlist.
-        UnsupportedError: without FAISS.
-    """
-    faiss = faiss_library()
-    if not len(sample):
-        raise ValueError("sample must hold at least 1 item, got 0")
-    points = finite(sample, "sample")
-    index = config.untrained(points.shape[1], num_items, len(points), seed)
-    with training(f"an index {config.kind}", points):
-        index.train(points)
-    return _written(faiss, index)
-
-
-def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
-    """The index of a shard, whose rows are the places of the vectors in `blocks`. The same blocks give the same bytes;
-    hnsw links depend on how the vectors are cut into blocks. Equal vectors are one node of hnsw.
-
-    Raises:
-        ValueError: if vectors are not as wide as the sample was, or cannot be stored, or if items were added before.
-        DamagedError: if FAISS cannot read what was fitted.
-        UnsupportedError: without FAISS.
-    """
-    faiss = faiss_library()
-    try:
-        index = faiss.deserialize_index(np.frombuffer(fitted, np.uint8))
-    except (RuntimeError, MemoryError) as damage:
-        raise _unreadable(len(fitted)) from damage
-    if index.ntotal:
-        raise ValueError(f"fitted must be an index without items, got {index.ntotal}")
-    distinct = DistinctVectors() if isinstance(index, faiss.IndexHNSW) else None
-    codec = index if distinct is None else faiss.downcast_index(index.storage)
-    is_rounded = isinstance(codec, faiss.IndexScalarQuantizer | faiss.IndexIVFScalarQuantizer)
-    distance = longest = 0.0
-    if isinstance(index, faiss.IndexIVF):
-        longest = _longest(index.quantizer.reconstruct_n(0, index.nlist))
-    for block in blocks:
-        _check_width(block, index.d, "vectors")
-        vectors = finite(block, "vectors")
-        if distinct is not None and len(vectors):
-            vectors = vectors[distinct.new(codec.sa_encode(vectors + 0.0))]  # which makes -0 into 0
-        with one_thread():  # which orders the links of hnsw
-            index.add(vectors)
-            if is_rounded and len(vectors):
-                stored = codec.sa_decode(codec.sa_encode(vectors))
-                distance = float(np.maximum(distance, _longest(vectors - stored)))  # NaN, if it is
-                longest = max(longest, _longest(vectors), _longest(stored))
-    if not np.isfinite(distance):
-        raise ValueError("vectors must fit the storage of the index, got one that is read back as infinite")
-    # Four sums of d products of float32: of a query with a vector, what is stored of it, and twice with a centroid.
-    error = distance + 4 * (index.d + 8) * UNIT * longest if is_rounded else 0.0
-    nodes = None if distinct is None else distinct.node_of
-    return Built(_written(faiss, index) + (b"" if nodes is None else nodes.tobytes()), error)
 
 
 class FaissIndex:
@@ -147,7 +55,7 @@ class FaissIndex:
     OMP_NUM_THREADS says, or the machine has cores; torch.set_num_threads does not count.
 
     Args:
-        error: as `Built` has it.
+        error: as `faiss_building.Built` has it.
         node_of: the number of each item's vector in the index [X], if equal vectors are one; None for one an item.
 
     Raises:
@@ -174,8 +82,9 @@ class FaissIndex:
 
     @classmethod
     def read(cls, data: bytes | memoryview | NDArray[np.uint8], error: float) -> "FaissIndex":
-        """The index that `build` made, or FAISS wrote. It lies in the memory of `data`, which is not copied and must
-        stay as it is. FAISS finds out that bytes are missing, but hardly that they are others: compare checksums first.
+        """The index that `faiss_building.build` made, or FAISS wrote. It lies in the memory of `data`, which is not
+        copied and must stay as it is. FAISS finds out that bytes are missing, but hardly that they are others: compare
+        checksums first.
 
         Raises:
             DamagedError: if FAISS cannot read it.
@@ -188,13 +97,13 @@ class FaissIndex:
         try:
             index = faiss.read_index(reader)
         except (RuntimeError, MemoryError) as damage:
-            raise _unreadable(array.size) from damage
+            raise unreadable(array.size) from damage
         num_more = array.size - reader.rp_  # below 0 where FAISS takes a last number for whole by one of its bytes
         if num_more < 0 or num_more % 8 or (num_more and not isinstance(index, faiss.IndexHNSW)):
-            raise _unreadable(array.size)
+            raise unreadable(array.size)
         node_of = array[reader.rp_ :].view(np.int64) if num_more else None
         if node_of is not None and not np.array_equal(np.unique(node_of), np.arange(index.ntotal)):
-            raise _unreadable(array.size)
+            raise unreadable(array.size)
         opened = cls(index, error, node_of)
         opened.data = array
         return opened
@@ -230,7 +139,7 @@ class FaissIndex:
                 or `params` asks for more lists than there are.
         """
         spec.check_queries(len(queries))
-        _check_width(queries, self.index.d, "queries")
+        check_width(queries, self.index.d, "queries")
         prepared = self.kind.ask(as_float32(queries), params or SearchParams())
         if spec.threshold is None and spec.mask is None and (at_once := self._at_once(prepared, spec)) is not None:
             return at_once if queries.is_cpu else at_once.on(queries.device)
@@ -381,22 +290,14 @@ def _kind(index: Any) -> KindSearch:
     )
 
 
-def _written(faiss: Any, index: Any) -> bytes:
-    """Return what `faiss.serialize_index` gives, without its second and third copy."""
-    memory = io.BytesIO()
-    faiss.write_index(index, faiss.PyCallbackIOWriter(memory.write))
-    return memory.getvalue()
-
-
-def _unreadable(num_bytes: int) -> DamagedError:
+def unreadable(num_bytes: int) -> DamagedError:
+    """The error for bytes that FAISS cannot read."""
     return DamagedError(f"an index must be what FAISS wrote, got {num_bytes} bytes that it cannot read")
 
 
-def _check_width(vectors: Float[Tensor, "N _"], width: int, what: str) -> None:
+def check_width(vectors: Float[Tensor, "N _"], width: int, what: str) -> None:
+    """Raises:
+    ValueError: if vectors are not as wide as those of an index.
+    """
     if vectors.shape[1] != width:
         raise ValueError(f"{what} must have the {width} numbers of an indexed vector, got {vectors.shape[1]}")
-
-
-def _longest(vectors: NDArray[np.float32]) -> float:
-    """The largest length."""
-    return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max(initial=0.0))

@@ -14,7 +14,8 @@ import oracles.ranking
 from rails_ray.errors import DamagedError
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import grown_lists
-from rails_ray.search.indexes.faiss_index import FaissIndex, build, fit
+from rails_ray.search.indexes.faiss_building import build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec

@@ -16,7 +16,8 @@ import torch
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import ivf
-from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, first_vector, fit, on_gpu
+from rails_ray.search.indexes.faiss_building import build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, first_vector, on_gpu
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig

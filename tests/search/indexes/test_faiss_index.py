@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import faiss_index, grown_lists
-from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, build, fit
+from rails_ray.search.indexes.faiss_building import build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.grown_lists import Growth
 from rails_ray.search.indexes.hnsw import HnswConfig

@@ -10,7 +10,8 @@ from rails_ray.modules.similarities.dot_product import DotProduct, DotProductCon
 from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.candidates import AVERAGE, FirstStage, component_name, longest_component
-from rails_ray.search.indexes.faiss_index import FaissIndex, build, fit
+from rails_ray.search.indexes.faiss_building import build, fit
+from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.methods.approximate import Approximate, CandidateLists

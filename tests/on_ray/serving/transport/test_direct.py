@@ -14,7 +14,7 @@ from rails_ray.on_ray.serving.transport.frames import ANSWER, frame
 from rails_ray.on_ray.serving.transport.listener import Address
 from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.serving.http.deadlines import in_time
-from support.direct_calls import MESSAGE, Handle, Replica, asked, direct_to, run, until
+from support.direct_calls import MESSAGE, Handle, Replica, asked, direct_to, one_known, run, until
 
 
 def test_the_first_call_goes_by_handle_and_later_ones_directly() -> None:
@@ -243,10 +243,7 @@ def test_a_replica_is_told_how_long_the_client_waits() -> None:
 
 def test_a_replica_that_ends_answers_what_is_under_way_and_takes_no_more() -> None:
     async def scenario() -> None:
-        replica = Replica()
-        handle = Handle(replica)
-        replicas = direct_to(handle)
-        await replicas.look()
+        replica, handle, replicas = await one_known()
         replica.may_go_on.clear()
         under_way = asyncio.create_task(asked(replicas, handle))
         await until(lambda: replica.ongoing == 1)

@@ -11,7 +11,7 @@ from rails_ray.on_ray.serving.transport import frames, listener
 from rails_ray.on_ray.serving.transport.codec import packed, question
 from rails_ray.on_ray.serving.transport.frames import ASK, HEADER, HELLO, frame
 from rails_ray.on_ray.serving.transport.listener import Address
-from support.direct_calls import MESSAGE, OPEN, Handle, Replica, asked, direct_to, run, until
+from support.direct_calls import MESSAGE, OPEN, Replica, asked, one_known, run, until
 
 
 class Raw:
@@ -96,10 +96,7 @@ def test_a_message_that_is_none_is_an_error_of_the_caller_alone() -> None:
 
 def test_half_a_frame_keeps_nobody_waiting_and_what_is_no_frame_ends_its_connection_alone() -> None:
     async def scenario() -> None:
-        replica = Replica()
-        handle = Handle(replica)
-        replicas = direct_to(handle)
-        await replicas.look()
+        replica, handle, replicas = await one_known()
         address = await replica.listener.address()
         whole = b"".join(frame(1, ASK, 1000, b"search\0", MESSAGE))
         half = await Raw.to(address)
@@ -134,10 +131,7 @@ def test_bytes_may_come_one_by_one() -> None:
 
 def test_a_connection_that_ends_gives_up_its_calls_and_the_next_call_makes_another() -> None:
     async def scenario() -> None:
-        replica = Replica()
-        handle = Handle(replica)
-        replicas = direct_to(handle)
-        await replicas.look()
+        replica, _, replicas = await one_known()
         replica.may_go_on.clear()
         calls = [asyncio.create_task(replicas.ask("search", MESSAGE, 5)) for _ in range(3)]
         await until(lambda: replica.ongoing == 3)
