@@ -21,7 +21,7 @@ from jobs.benches.http import PORT, ROLES
 from jobs.benches.throughput import TEXTS, body_of, loaded
 from rails_ray import on_ray
 from rails_ray.data.queries import DenseRows
-from rails_ray.families.building import PART_ITEMS, QUERY
+from rails_ray.families.building import QUERY
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
 from rails_ray.families.items import ByModel
@@ -245,7 +245,7 @@ def made(storage: str, num_items: int, device: str, cores: int) -> dict[str, Any
     weights = weight_files.to_bytes(model)
     encode = ByModel(model.to(device))
     parts.begin(store, "v1", {"run": "none", "items": f"{num_items} random"})
-    planned = parts.plan([num_items], PART_ITEMS)
+    planned = parts.plan([num_items], parts.PART_ITEMS)
 
     def write(part: parts.PlannedPart) -> None:
         generator = torch.Generator().manual_seed(part.first_row)

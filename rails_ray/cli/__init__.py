@@ -9,7 +9,8 @@
 | `relevance` | relevance                                                         |
 | `serving`   | serve                                                             |
 | `query`     | query                                                             |
-| `index`     | index list, show, verify, diff, rollback, import, export          |
+| `index`     | index list, show, verify, diff, compact, rollback, import, export |
+| `items`     | items add, upsert, delete                                         |
 | `plan`      | plan                                                              |
 | `inspect`   | inspect                                                           |
 | `keys`      | new-key                                                           |

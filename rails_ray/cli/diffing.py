@@ -119,7 +119,7 @@ def _compared(version: Version, calibration: StoredCalibration | None) -> Compar
     index, search = version.family.index_config, default_searches.read_current(version.storage, version.name)
     return ComparedVersion(
         version=version.name,
-        num_items=version.described.num_items,
+        num_items=version.described.num_live,
         size_bytes=sum(sizes_of(version.described).values()),
         index=None if index is None else f"{index.kind} {getattr(index, 'storage', 'fp32')}",
         search={"method": USUAL} if search is None else {"method": search.method, **search.params},

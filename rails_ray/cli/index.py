@@ -3,7 +3,7 @@
 import json
 import shlex
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -71,12 +71,12 @@ class VerifyVersion(Stored):
     def run(self) -> None:
         from rails_ray.cli import rendering
         from rails_ray.families import calibrations
-        from rails_ray.storage import versions
+        from rails_ray.storage import live_ids, versions
         from rails_ray.storage.filesystem import Storage
 
         store = Storage(self.storage)
         manifest = versions.read_manifest(store, self.version)
-        num_files = len(manifest.parts) + len(manifest.indexes) + len(manifest.files)
+        num_files = len(manifest.entries)
         damages = []
         with rendering.bar(out, f"verify {manifest.version}") as on_progress:
             for done, damage in enumerate(versions.damages(store, manifest), start=1):
@@ -86,11 +86,13 @@ class VerifyVersion(Stored):
             calibration = calibrations.read_current(store, manifest.version)
         except DamagedError as error:
             damages.append(str(error))
+        if not damages and (unbalanced := live_ids.check_balance(store, manifest)) is not None:
+            damages.append(unbalanced)
         for damage in damages:
             errors.print(f"rails-ray: {damage}", highlight=False, markup=False, soft_wrap=True)
         if damages:
             raise DamagedError(f"all {num_files} files of {manifest.version} must be whole, got {len(damages)} damaged")
-        out.print(f"version {manifest.version}: {num_files} files, {manifest.num_items} items, all as published")
+        out.print(f"version {manifest.version}: {num_files} files, {manifest.num_live} items, all as published")
         if calibration is not None:
             out.print(f"calibrated at {calibration.created_at} on {calibration.positives.num_queries} queries")
 
@@ -145,6 +147,23 @@ class DiffVersions(AllowsCode, Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompactVersion(AllowsCode, Stored):
+    """Write the current version anew where items were added and deleted, with new indexes. The result becomes
+    current."""
+
+    def run(self) -> dict[str, Any]:
+        with errors.status("loading torch"):
+            from rails_ray.cli import rendering
+            from rails_ray.families.compacting import compact
+            from rails_ray.storage.filesystem import Storage
+
+        with rendering.bar(out, "compact") as on_progress, counting.shown(on_progress):
+            manifest = compact(Storage(self.storage), allow_code=self.allow_code)
+        out.print(f"version {manifest.version} is current: {manifest.num_live:,} items, no deltas", highlight=False)
+        return {"version": manifest.version, "num_items": manifest.num_live}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rollback(Stored):
     """Make an earlier version current again. A running server keeps the version that it started with."""
 
@@ -156,7 +175,7 @@ class Rollback(Stored):
         from rails_ray.storage.filesystem import Storage
 
         manifest = versions.rollback(Storage(self.storage), self.version)
-        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        out.print(f"version {manifest.version} is current: {manifest.num_live} items, {len(manifest.parts)} parts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +264,7 @@ class Export(Stored):
 
 @dataclass(frozen=True)
 class IndexCommand:
-    """List, show, verify, compare and roll back index versions; vectors from files and into files."""
+    """List, show, verify, compare, compact and roll back index versions; vectors from files and into files."""
 
     action: tyro.conf.OmitSubcommandPrefixes[
         Annotated[ListVersions, tyro.conf.subcommand("list")]
@@ -253,10 +272,11 @@ class IndexCommand:
         | Annotated[ShowVersion, tyro.conf.subcommand("show")]
         | Annotated[VerifyVersion, tyro.conf.subcommand("verify")]
         | Annotated[DiffVersions, tyro.conf.subcommand("diff")]
+        | Annotated[CompactVersion, tyro.conf.subcommand("compact")]
         | Annotated[Rollback, tyro.conf.subcommand("rollback")]
         | Annotated[Import, tyro.conf.subcommand("import")]
         | Annotated[Export, tyro.conf.subcommand("export")]
     ]
 
-    def run(self) -> None:
-        self.action.run()
+    def run(self) -> dict[str, Any] | None:
+        return self.action.run()

@@ -54,6 +54,7 @@ COMMANDS = {  # each in a module of `rails_ray.cli`, which is imported when the 
     "new-key": "keys.NewKey",
     "query": "query.Query",
     "index": "index.IndexCommand",
+    "items": "items.ItemsCommand",
     "plan": "plan.PlanDeployment",
     "inspect": "inspect.InspectData",
 }

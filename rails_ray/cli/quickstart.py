@@ -98,7 +98,7 @@ def _make(storage: str, num_steps: int | None, console: Console) -> Made:
     with rendering.spinner(console, "calibrate its cut-offs on validation queries"):
         calibrated = on_ray.calibrate(storage, version=encoded.version)
     manifest = on_ray.publish(storage, encoded.version)
-    console.print(f"  published {manifest.version}: {manifest.num_items} items in 2 shards", highlight=False)
+    console.print(f"  published {manifest.version}: {manifest.num_live} items in 2 shards", highlight=False)
     with rendering.spinner(console, "measure both on held-out queries"):
         return Made(
             manifest,

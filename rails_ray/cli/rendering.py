@@ -16,7 +16,7 @@ from rails_ray.cutoffs.measuring import LEVELS, Measured, segment_name
 from rails_ray.cutoffs.temperatures import Factors
 from rails_ray.schema.responses import SearchResponse
 from rails_ray.search.measured import SearchFigures
-from rails_ray.storage.manifest import IndexEntry, Manifest, PartEntry, summary
+from rails_ray.storage.manifest import HiddenEntry, IndexEntry, Manifest, PartEntry, summary
 from rails_ray.storage.usage import SharedSizes
 from rails_ray.storage.versions import Listed
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ShareKept
@@ -289,8 +289,8 @@ def versions(rows: Sequence[Listed], title: str) -> Table:
             table.add_row(row.version, row.state, style=style)
             continue
         created_at = described.created_at if isinstance(described, Manifest) else ""
-        size_bytes = sum(entry.size_bytes for entry in (*described.parts, *described.indexes, *described.files))
-        counts = f"{described.num_items:,}", str(len(described.shard_items)), decimal(size_bytes)
+        size_bytes = sum(entry.size_bytes for entry in described.entries)
+        counts = f"{described.num_live:,}", str(len(described.shard_items)), decimal(size_bytes)
         table.add_row(row.version, row.state, created_at, described.run, *counts, style=style)
     return table
 
@@ -316,10 +316,13 @@ def version(manifest: Manifest) -> tuple[Table, Table]:
             is_table = isinstance(value, dict)
             facts.add_row(name, ", ".join(f"{key}: {kind}" for key, kind in value.items()) if is_table else str(value))
     files = Table("file", "items", "size", "sha256")
-    for entry in (*manifest.parts, *manifest.indexes, *manifest.files):
+    for entry in manifest.entries:
         name, num_items = entry.path, ""
         if isinstance(entry, PartEntry):
             name, num_items = f"shard {entry.shard} from item {entry.first_row}", f"{entry.num_items:,}"
+            name += "" if entry.delta is None else f", delta {entry.delta}"
+        elif isinstance(entry, HiddenEntry):
+            name, num_items = "hidden items", f"{entry.num_items:,}"
         elif isinstance(entry, IndexEntry):
             name = f"shard {entry.shard}, index of {entry.name}"
         files.add_row(name, num_items, decimal(entry.size_bytes), entry.sha256[:12])

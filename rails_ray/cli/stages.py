@@ -163,11 +163,11 @@ class Publish(Stored):
 
         with rendering.bar(out, f"check {self.version}") as on_progress:
             manifest = publish(self.storage, self.version, on_file=partial(on_progress, note="files"))
-        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        out.print(f"version {manifest.version} is current: {manifest.num_live} items, {len(manifest.parts)} parts")
         for line in rendering.low_recalls(read_recalls(Storage(self.storage), self.version, manifest.indexes)):
             out.print(line, highlight=False, markup=False, soft_wrap=True)
         say_next("rails-ray serve --allow-anonymous", self.storage)
-        return {"version": manifest.version, "num_items": manifest.num_items, "num_parts": len(manifest.parts)}
+        return {"version": manifest.version, "num_items": manifest.num_live, "num_parts": len(manifest.parts)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,12 +319,12 @@ class Pipeline(OfRecipe):
             compared = "no other version was current, which passes" if done.churn is None else f"{done.churn:.4f}"
             out.print(f"churn@{self.gates.k}: {compared}", highlight=False)
         manifest = done.manifest
-        out.print(f"version {manifest.version} is current: {manifest.num_items} items, {len(manifest.parts)} parts")
+        out.print(f"version {manifest.version} is current: {manifest.num_live} items, {len(manifest.parts)} parts")
         say_next("rails-ray serve --allow-anonymous", self.storage, import_paths(self.config))
         return {
             "run": done.run.name,
             "version": manifest.version,
-            "num_items": manifest.num_items,
+            "num_items": manifest.num_live,
             "hit_rate": done.report.hit_rate,
             "seen_items": done.report.to_dict()["seen_items"],
             "former_hit_rate": None if done.former is None else done.former.hit_rate,

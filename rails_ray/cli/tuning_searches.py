@@ -125,9 +125,9 @@ def tune_search(
     if split not in TUNED_ON:
         raise ValueError(f"split must be valid or train, got {split!r}: test queries measure what others have chosen")
     opened = Version.encoded(store, version, AllowedCode.given(allow_code))
-    if not opened.described.num_items:
+    if not opened.described.num_live:
         raise ValueError(f"version {opened.name} must have items to measure its searches, got none")
-    check_k(k, opened.described.num_items)
+    check_k(k, opened.described.num_live)
     shards = [ShardSearch(opened, shard) for shard in range(opened.num_shards)]
     sample, why_items = _sampled(store, opened, shards, split, data)
     measuring = SearchMeasuring(shards, sample, k, clock)

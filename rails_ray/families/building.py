@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from rails_ray.data.queries import DenseRows
@@ -17,6 +16,7 @@ from rails_ray.errors import ConflictError
 from rails_ray.families import indexing
 from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
+from rails_ray.families.given_items import items_of, rows_of
 from rails_ray.families.in_process import InProcess
 from rails_ray.families.items import ByModel
 from rails_ray.families.query_encoder import TEXT, query_encoder_file
@@ -31,9 +31,7 @@ from rails_ray.storage.ids import ColumnDigest
 from rails_ray.storage.manifest import CONFIG, NO_RUN, QUERY_ENCODER, WEIGHTS, Manifest
 from rails_ray.storage.parquet import item_part
 
-PART_ITEMS = 2**14  # items of a part
 QUERY = {"embedding": "list<float>"}  # the field of a request that gives a query
-LARGEST_SIGNED = 2**63 - 1
 
 
 def build_version(
@@ -63,8 +61,8 @@ def build_version(
         ConflictError: if there is such a version already.
         ValueError: if the arguments are not as said, or an unfinished build of other items has this name.
     """
-    rows = _rows(vectors)
-    items = _items(len(rows), ids, titles)
+    rows = rows_of(vectors)
+    items = items_of(len(rows), ids, titles)
     family = served_family(served_family(cosine_of(rows.shape[1])).stored_as(index=index_config(index)))
     indexing.check(family, len(rows))
     zeros = zero_rows(rows)
@@ -81,7 +79,7 @@ def build_version(
     config = replace(family.config, data=replace(family.config.data, zero_vectors=zero_vectors))
     model = DualEncoderFamily.of(config).model().eval()
     encode = ByModel(model)
-    planned = parts.plan([len(rows)], PART_ITEMS)
+    planned = parts.plan([len(rows)], parts.PART_ITEMS)
     for part in planned:
         end = part.first_row + part.num_items
         named = items.slice(part.first_row, part.num_items)
@@ -123,66 +121,6 @@ def cosine_of(width: int) -> RunConfig:
     encoder = VectorsConfig(query_width=width, item_shape=(1, width))
     components = replace(DualEncoderFamily.of(config).own.components, width=width)
     return config.with_family(encoder=encoder, components=components)
-
-
-def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
-    try:
-        given = np.asarray(vectors)
-    except (
-        ValueError,
-        TypeError,
-        RuntimeError,
-    ) as error:  # unequal lists, tensors that are not plain
-        raise ValueError(f"vectors must be numbers [items, width], got: {error}") from None
-    if given.dtype.kind not in "fiu":
-        raise ValueError(f"vectors must be numbers [items, width], got an array of {given.dtype}")
-    with np.errstate(over="ignore"):  # an infinity is refused below
-        rows = given.astype(np.float32)
-    if rows.ndim != 2 or not rows.size:
-        shape = " x ".join(map(str, rows.shape)) or "a number"
-        raise ValueError(f"vectors must be [items, width], of one item at least, got {shape}")
-    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if len(wrong):
-        raise ValueError(f"vectors must be finite in float32, got NaN or infinity in row {wrong[0]}")
-    return rows
-
-
-def _items(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Sequence[Any] | None) -> pa.Table:
-    """A table with item_id and, if there are titles, title."""
-    given = {"item_id": range(num_items) if ids is None else ids} | ({} if titles is None else {"title": titles})
-    for name, values in given.items():
-        if len(values) != num_items:
-            option = "ids" if name == "item_id" else "titles"
-            raise ValueError(f"{option} must be one for each of the {num_items} vectors, got {len(values)}")
-    try:
-        table = pa.table({name: _column(values) for name, values in given.items()})
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise ValueError(f"ids must be all integers or all strings, and titles strings, got: {error}") from None
-    kinds = {
-        "item_id": (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string),
-        "title": (pa.types.is_string, pa.types.is_large_string),
-    }
-    for name in table.column_names:
-        column = table[name]
-        if column.null_count or not any(is_kind(column.type) for is_kind in kinds[name]):
-            got = "none for some items" if column.null_count else column.type
-            raise ValueError(f"ids must be all integers or all strings, and titles strings, got {got} as {name}")
-    column = table["item_id"]
-    counts = column.value_counts()
-    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        raise ValueError(f"ids must be distinct, got {repeated[0].as_py()!r} twice or more")
-    kind = pa.string()
-    if pa.types.is_integer(column.type):
-        kind = pa.int64() if pc.max(column).as_py() <= LARGEST_SIGNED else pa.uint64()
-    return table.set_column(0, "item_id", column.cast(kind))
-
-
-def _column(values: Any) -> pa.Array:
-    try:
-        return pa.array(values)
-    except OverflowError:
-        return pa.array(values, pa.uint64())
 
 
 def _digest(rows: NDArray[np.float32], items: pa.Table) -> str:

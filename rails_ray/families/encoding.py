@@ -38,9 +38,8 @@ from rails_ray.storage import manifest, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet_files import FileRows
-from rails_ray.storage.parts import PlannedPart, Task, shards_of
+from rails_ray.storage.parts import PART_ITEMS, PlannedPart, Task, shards_of
 
-PART_ITEMS = 16_384  # in a part: seconds of work for a CPU, tens of megabytes for a mixture
 TASK_PARTS = 8  # in a task, at least: it opens files and begins in the middle of a row group
 TASKS_PER_WORKER = 4  # at least, so that several workers end together
 

@@ -20,6 +20,7 @@ from rails_ray.data.forms import QueryForm
 from rails_ray.data.sources import Sources
 from rails_ray.families.config import RunConfig
 from rails_ray.families.items import ByModel, Fit, Fitting, ItemEncoder
+from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.rankers import Candidate
@@ -30,7 +31,7 @@ from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.searcher import Searcher
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.manifest import Encoded, folder_of
 
 Read = Callable[[str], bytes]
 NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})
@@ -187,6 +188,17 @@ class ServedFamily(ABC):
             weights: the run's weights, read only if they are needed.
         """
         return ByModel(self.trained_model(weights).to(device))
+
+    def added_encoder(
+        self, storage: Storage, described: Encoded, weights: Iterable[tuple[str, bytes]], item_ids: Sequence[ItemId]
+    ) -> ItemEncoder:
+        """Make the map of items that are added to a version.
+
+        Args:
+            weights: the version's weights, read only if they are needed.
+            item_ids: of all items to add.
+        """
+        return self.item_encoder(storage, folder_of(described.home), weights, "cpu")
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         """All items of a data set as the model of a run has them."""

@@ -1,7 +1,7 @@
 """Read the items of a version, every byte checked against the manifest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from rails_ray.errors import DamagedError
 from rails_ray.modules.similarities.states import AnyItems, take
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.faiss_index import FaissIndex, first_vector, on_gpu
-from rails_ray.storage import parquet
+from rails_ray.storage import hidden, parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded, PartEntry, read_array
@@ -21,21 +21,47 @@ from rails_ray.storage.parquet import StateReader
 
 @dataclass(frozen=True)
 class Items:
-    """Items first_row .. first_row + len(item_ids) - 1 of the corpus; ids, titles and texts as columns."""
+    """Items first_row .. first_row + len(item_ids) - 1 of the corpus; ids, titles and texts as columns.
+
+    hidden: those of them that were deleted or have a newer row, counted from `first_row`, ascending.
+    attributes: the columns that filters may name.
+    """
 
     first_row: int
     item_ids: ItemIds
     titles: pa.ChunkedArray | None
     state: AnyItems
     texts: pa.ChunkedArray | None = None
+    hidden: NDArray[np.int64] = field(default_factory=lambda: hidden.NO_ROWS)
+    attributes: pa.Table | None = None
 
     def taken(self, rows: NDArray[np.int64]) -> "Items":
         """Some of the items, as if they were all from `first_row` on."""
-        ids, titles, texts = (
+        ids, titles, texts, attributes = (
             None if column is None else column.take(pa.array(rows))
-            for column in (self.item_ids.column, self.titles, self.texts)
+            for column in (self.item_ids.column, self.titles, self.texts, self.attributes)
         )
-        return Items(self.first_row, ItemIds(ids), titles, take(self.state, torch.from_numpy(rows)), texts)
+        state = take(self.state, torch.from_numpy(rows))
+        gone = np.flatnonzero(np.isin(rows, self.hidden))
+        return Items(self.first_row, ItemIds(ids), titles, state, texts, gone, attributes)
+
+    def live(self) -> "Items":
+        """Those that are not hidden, as if they were all from `first_row` on."""
+        return self.taken(np.delete(np.arange(len(self.item_ids)), self.hidden)) if len(self.hidden) else self
+
+
+def base_of(described: Encoded, shard: int) -> list[PartEntry]:
+    """The parts of a shard's base. Raises what `parts_of` does."""
+    return [part for part in parts_of(described, [shard]) if part.delta is None]
+
+
+def read_later(
+    storage: Storage, described: Encoded, shard: int, state: type[AnyItems], num_components: int | None = None
+) -> Items | None:
+    """The live items of a shard's deltas; None if there are none. Arguments and errors as of `read_shards`."""
+    parts = [part for part in parts_of(described, [shard]) if part.delta is not None]
+    later = read_parts(storage, described, parts, state, num_components).live() if parts else None
+    return later if later is not None and len(later.item_ids) else None
 
 
 def read_shards(
@@ -55,17 +81,36 @@ def read_shards(
         ValueError: if there is no such shard.
         DamagedError: if a part is missing or changed, or its items have another number of components.
     """
+    return read_parts(storage, described, parts_of(described, shards), state, num_components)
+
+
+def parts_of(described: Encoded, shards: Sequence[int]) -> list[PartEntry]:
+    """The parts of some shards, by their rows.
+
+    Raises:
+        ValueError: if there is no such shard.
+    """
     num_shards = len(described.shard_items)
     for shard in shards:
         if not 0 <= shard < num_shards:
             raise ValueError(f"shard must be at least 0 and below {num_shards}, got {shard}")
-    entries = [part for part in described.parts if part.shard in shards]
-    entries.sort(key=lambda part: part.first_row)
+    return sorted((part for part in described.parts if part.shard in shards), key=lambda part: part.first_row)
+
+
+def read_parts(
+    storage: Storage,
+    described: Encoded,
+    entries: Sequence[PartEntry],
+    state: type[AnyItems],
+    num_components: int | None = None,
+) -> Items:
+    """The items of consecutive parts. Arguments and errors as of `read_shards`."""
     reader, named = StateReader(described.state, state, sum(entry.num_items for entry in entries)), list[pa.Table]()
     for entry in entries:
         part = read_part(storage, described, entry)
         reader.add(part)
-        named.append(part.select([name for name in parquet.NAMED if name in part.column_names]))
+        columns = [*parquet.NAMED, *(described.attributes or {})]
+        named.append(part.select([name for name in columns if name in part.column_names]))
     items = reader.made()
     if num_components not in (None, items.num_components):
         raise DamagedError(
@@ -74,7 +119,16 @@ def read_shards(
         )
     names = pa.concat_tables(named).combine_chunks()  # some rows of one chunk are found in a seventh of the time
     titles, texts = (names[name] if name in names.column_names else None for name in parquet.NAMED[1:])
-    return Items(entries[0].first_row, ItemIds(names["item_id"]), titles, items, texts)
+    first_row = entries[0].first_row
+    return Items(
+        first_row,
+        ItemIds(names["item_id"]),
+        titles,
+        items,
+        texts,
+        hidden=hidden.of_rows(storage, described, entries, first_row),
+        attributes=names.select(list(described.attributes)) if described.attributes else None,
+    )
 
 
 def read_indexes(storage: Storage, described: Encoded, shard: int, device: str = "cpu") -> dict[str, VectorIndex]:
@@ -89,9 +143,10 @@ def read_indexes(storage: Storage, described: Encoded, shard: int, device: str =
         if entry.shard == shard:
             shapes = described.state.shapes
             column = entry.name if entry.name in shapes else "components"  # of one: the average is the component
-            expected = described.shard_items[shard], shapes[column][-1]
+            base = sum(part.num_items for part in described.parts if part.shard == shard and part.delta is None)
+            expected = base, shapes[column][-1]
             place = first_vector(entry.size_bytes, *expected)
-            index = FaissIndex.read(read_array(storage, described.version, entry, place), entry.error)
+            index = FaissIndex.read(read_array(storage, described.home, entry, place), entry.error)
             if (index.num_items, index.width) != expected:
                 raise DamagedError(
                     f"index {entry.name} of shard {shard} must hold {expected[0]} items of {expected[1]} numbers, got "
@@ -121,7 +176,7 @@ def read_part(storage: Storage, described: Encoded, entry: PartEntry) -> pa.Tabl
         DamagedError: if it is missing or changed, stores its items otherwise than the version says, or holds another
             number of them.
     """
-    part = parquet.read_plain(pa.BufferReader(read_array(storage, described.version, entry)))
+    part = parquet.read_plain(pa.BufferReader(read_array(storage, described.home, entry)))
     if parquet.state_entry(part) != described.state:
         raise DamagedError(
             f"{entry.path} must store its items as version {described.version} does, {described.state}, "

@@ -14,11 +14,12 @@ from rails_ray.families.config import RunConfig, from_json
 from rails_ray.families.query_encoder import query_encoder_of
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
-from rails_ray.families.shards import Items, read_indexes, read_part, read_shards
+from rails_ray.families.shards import Items, base_of, read_indexes, read_later, read_part, read_parts, read_shards
 from rails_ray.modules.encoders.frozen import FrozenText
 from rails_ray.modules.model import Model
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.hidden import live_rows, of_rows
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, Encoded, Manifest, read_file
 from rails_ray.storage.parquet import item_state
@@ -98,7 +99,7 @@ class Version:
         Raises:
             ValueError: if the config names code that is not allowed.
         """
-        return self.family.trained_model(self._weights())
+        return self.family.trained_model(self.weights())
 
     @cached_property
     def query_encoder(self) -> FrozenText | None:
@@ -110,34 +111,58 @@ class Version:
     def similarity(self) -> Any:
         """The similarity that scores the items, loaded without the encoders if the model is not loaded yet."""
         is_loaded = "model" in self.__dict__
-        trained = self.model.similarity if is_loaded else self.family.trained_similarity(self._weights())
+        trained = self.model.similarity if is_loaded else self.family.trained_similarity(self.weights())
         return self.family.version_similarity(trained, self.file)
 
     def file(self, name: str) -> bytes:
         """Read a file beside the parts."""
-        return read_file(self.storage, self.name, self.described.file(name))
+        return read_file(self.storage, self.described.home, self.described.file(name))
 
-    def shard(self, number: int, num_item_components: int | None = None) -> Items:
-        """Read the items of a shard, as they are stored.
+    def after(self, former: "Version") -> "Version":
+        """This version, with the model of a former one if it is the same."""
+        if (former.described.home, former.allowed) == (self.described.home, self.allowed):
+            for name in ("config", "family", "model", "query_encoder", "similarity"):
+                if name in former.__dict__:
+                    self.__dict__[name] = former.__dict__[name]
+        return self
+
+    def base(self, shard: int, num_item_components: int | None = None) -> Items:
+        """Read the items of a shard's base as they are stored, hidden ones too.
 
         Raises:
             ValueError: if there is no such shard.
         """
-        return read_shards(self.storage, self.described, [number], self.family.item_state, num_item_components)
+        parts = base_of(self.described, shard)
+        return read_parts(self.storage, self.described, parts, self.family.item_state, num_item_components)
+
+    def hidden(self, shard: int) -> NDArray[np.int64]:
+        """Read which items of a shard's base are hidden, as rows of the base."""
+        parts = base_of(self.described, shard)
+        return of_rows(self.storage, self.described, parts, parts[0].first_row)
+
+    def later(self, shard: int, num_item_components: int | None = None) -> Items | None:
+        """Read what deltas added to a shard; None if they added nothing, or nothing of it is left."""
+        return read_later(self.storage, self.described, shard, self.family.item_state, num_item_components)
 
     def indexes(self, shard: int, device: str = "cpu") -> dict[str, VectorIndex]:
         """Read the indexes of a shard, by name."""
         return read_indexes(self.storage, self.described, shard, device)
 
     def items(self) -> Items:
-        """Read all items, as the model scores them."""
-        found = read_shards(self.storage, self.described, range(self.num_shards), self.family.item_state)
+        """Read all items that are not hidden, as the model scores them."""
+        found = read_shards(self.storage, self.described, range(self.num_shards), self.family.item_state).live()
         return replace(found, state=self.family.as_scored(found.state, self.file))
 
     def item_ids(self) -> ItemIds:
-        """Read the ids of all items."""
-        parts = sorted(self.described.parts, key=lambda entry: entry.first_row)
-        return ItemIds(pa.chunked_array([read_part(self.storage, self.described, entry)["item_id"] for entry in parts]))
+        """Read the ids of all items that are not hidden."""
+        chunks = [chunk for part in self.parts() for chunk in part["item_id"].chunks]
+        return ItemIds(pa.chunked_array(chunks))
+
+    def parts(self) -> Iterator[pa.Table]:
+        """Read the items that are not hidden, a part at a time."""
+        for entry in sorted(self.described.parts, key=lambda entry: entry.first_row):
+            part, rows = read_part(self.storage, self.described, entry), live_rows(self.storage, self.described, entry)
+            yield part if rows is None else part.take(pa.array(rows))
 
     def check_reads_like(self, other: "Version") -> None:
         """Raises:
@@ -169,8 +194,7 @@ class Version:
             raise ValueError(f"version {self.name} must store the mean component, got none: name a component")
 
         def blocks() -> Iterator[tuple[pa.ChunkedArray, NDArray[np.float32]]]:
-            for entry in sorted(self.described.parts, key=lambda entry: entry.first_row):
-                part = read_part(self.storage, self.described, entry)
+            for part in self.parts():
                 columns = item_state(part, self.family.item_state).columns()
                 found = columns.get("average", columns["components"][:, 0])
                 vectors = found if component is None else columns["components"][:, component]
@@ -178,6 +202,6 @@ class Version:
 
         return VersionVectors(shape[1], blocks())
 
-    def _weights(self) -> Iterator[tuple[str, bytes]]:
+    def weights(self) -> Iterator[tuple[str, bytes]]:
         """Each file of the weights with its path, read when it is asked for."""
-        return ((entry.path, read_file(self.storage, self.name, entry)) for entry in self.described.weights)
+        return ((entry.path, read_file(self.storage, self.described.home, entry)) for entry in self.described.weights)

@@ -11,7 +11,7 @@ import ray
 from rails_ray import counting
 from rails_ray.families import encoding
 from rails_ray.families.config import DataConfig
-from rails_ray.families.encoding import PART_ITEMS, EncodeOptions, ShardBy, Shown
+from rails_ray.families.encoding import EncodeOptions, ShardBy, Shown
 from rails_ray.families.encoding_work import EncodingWork
 from rails_ray.families.items import NewCodes
 from rails_ray.on_ray.cluster import reserved_device
@@ -19,7 +19,7 @@ from rails_ray.on_ray.failures import plain_errors
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
 from rails_ray.on_ray.task_runner import call, run_tasks, start_workers
 from rails_ray.storage.manifest import Encoded
-from rails_ray.storage.parts import PlannedPart
+from rails_ray.storage.parts import PART_ITEMS, PlannedPart
 
 
 def encode(

@@ -12,6 +12,7 @@
 | `rescore`      | exact scores of candidates                                                         |
 | `certificates` | what an answer proves                                                              |
 | `sharded`      | one corpus in several parts                                                        |
+| `segmented`    | one shard in several parts: its base, and what came later                          |
 | `scan`         | the best of blocks of scores                                                       |
 | `checks`       | what every method refuses                                                          |
 | `ladders`      | the search parameters that are tried of each method                                |

@@ -7,20 +7,25 @@ over the items that it leaves.
 | member       | what it hides                                  |
 |--------------|------------------------------------------------|
 | `Exclusions` | pairs of query and item row, as requests have them |
+| `Remaining`  | all but some items, from every query: what a filter and tombstones leave; and pairs |
 
 Axes: B queries, X items, E excluded pairs.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.kernels.postings import HiddenRows
+
+FEW = 16  # where fewer than one item in so many is hidden, its column alone is written
 
 
 @runtime_checkable
@@ -41,6 +46,9 @@ class Mask(Protocol):
 
     def repeat_each(self, times: int) -> "Mask":
         """The mask of a batch that has each query `times` times in a row."""
+
+    def of_items(self, first_row: int, num_items: int) -> "Mask":
+        """The mask of some consecutive items, as a corpus of their own."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +105,73 @@ class Exclusions:
         query, row = self.pairs.repeat_interleave(times, dim=0).unbind(1)
         again = torch.arange(times, device=self.pairs.device).repeat(len(self.pairs))
         return Exclusions(torch.stack([query * times + again, row], dim=1))
+
+    def of_items(self, first_row: int, num_items: int) -> "Exclusions":
+        """The contract of `Mask`."""
+        row = self.pairs[:, 1] - first_row
+        here = (row >= 0) & (row < num_items)
+        return Exclusions(torch.stack([self.pairs[here, 0], row[here]], dim=1))
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """Items that remain for every query, and pairs of these that are hidden all the same.
+
+    is_left: which items remain, on the CPU.
+    excluded: pairs of which every row remains.
+    """
+
+    is_left: Bool[Tensor, " X"]
+    excluded: Exclusions
+
+    @classmethod
+    def of(cls, is_left: Bool[Tensor, " X"], item_rows: Sequence[Sequence[int]]) -> "Remaining":
+        """From the items that remain, and one sequence of further item rows per query of the batch."""
+        kept = is_left.numpy()
+        return cls(is_left, Exclusions.of([[row for row in rows if kept[row]] for rows in item_rows]))
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows that are hidden from every query, ascending."""
+        return np.flatnonzero(~self.is_left.numpy())
+
+    def hide(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
+        """The contract of `Mask`."""
+        end = first_row + scores.shape[1]
+        if FEW * len(self.rows) < len(self.is_left):
+            here = slice(*np.searchsorted(self.rows, (first_row, end)))
+            columns = torch.from_numpy(self.rows[here] - first_row)
+            scores.index_fill_(1, columns.to(scores.device), -torch.inf)
+        else:
+            scores.masked_fill_(~self.is_left[first_row:end].to(scores.device), -torch.inf)
+        return self.excluded.hide(scores, first_row)
+
+    def num_left(self, num_queries: int, num_items: int) -> Int[Tensor, " B"]:
+        """The contract of `Mask`."""
+        num_hidden = int(np.searchsorted(self.rows, num_items))
+        return self.excluded.num_left(num_queries, num_items) - num_hidden
+
+    def hidden_rows(self, num_queries: int, num_items: int) -> HiddenRows:
+        """The contract of `Mask`. Queries that exclude nothing themselves share their rows."""
+        shared = self.rows[: np.searchsorted(self.rows, num_items)]
+        own = self.excluded.hidden_rows(num_queries, num_items)
+        lists, place = [shared], len(shared)
+        starts, ends = np.zeros(num_queries, np.int64), np.full(num_queries, len(shared))
+        for query in np.flatnonzero(own.ends > own.starts).tolist():
+            rows = np.union1d(shared, own.rows[own.starts[query] : own.ends[query]])
+            lists.append(rows)
+            starts[query], ends[query] = place, place + len(rows)
+            place += len(rows)
+        return HiddenRows(starts, ends, np.concatenate(lists))
+
+    def of_queries(self, lines: Int[Tensor, " b"]) -> "Remaining":
+        """The contract of `Mask`."""
+        return Remaining(self.is_left, self.excluded.of_queries(lines))
+
+    def repeat_each(self, times: int) -> "Remaining":
+        """The contract of `Mask`."""
+        return Remaining(self.is_left, self.excluded.repeat_each(times))
+
+    def of_items(self, first_row: int, num_items: int) -> "Remaining":
+        """The contract of `Mask`."""
+        return Remaining(self.is_left[first_row : first_row + num_items], self.excluded.of_items(first_row, num_items))

@@ -54,7 +54,13 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 
 @runtime_checkable
 class Searcher(Protocol, Generic[Query]):
-    """Items and the methods that search them."""
+    """Items and the methods that search them.
+
+    gather_share: share of the items up to which a search of some of them takes less time if these are gathered than if
+        the others are hidden.
+    """
+
+    gather_share: float
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -88,6 +94,9 @@ class Searcher(Protocol, Generic[Query]):
 
 
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")  # of items with components
+GATHERED = 0.5  # of the items of a mixture, whose scores take far longer than to gather what they are made of
+GATHERED_FOR_PRODUCTS = 0.05  # of those of a dot product
+GATHERED_OF_POSTINGS = 0.01  # where postings of the gathered items must be made first
 
 
 class ByComponents:
@@ -112,6 +121,7 @@ class ByComponents:
         self.items = items
         self.scorer = similarity.prepared()
         self.brute_force = BruteForce(self.scorer, items)
+        self.gather_share = GATHERED_FOR_PRODUCTS if self.scorer.num_components == (1, 1) else GATHERED
         longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
         self.first_stage = FirstStage(items, indexes, longest=longest)
         self.exact: Retriever[QueryState] = self.brute_force
@@ -189,6 +199,7 @@ class ByCodes:
     """
 
     methods = ("brute_force", "inverted")
+    gather_share = GATHERED_OF_POSTINGS
 
     def __init__(self, similarity: LookUp, items: Codes) -> None:
         self.similarity = similarity

@@ -100,7 +100,7 @@ def compare_answers(
     if min(ks) < 1:
         raise ValueError(f"k must be at least 1, got {min(ks)}")
     for version in (first, second):
-        if not version.described.num_items:
+        if not version.described.num_live:
             return AnswersDiff(None, f"version {version.name} must have items to be searched, got none")
     samples, reason = _samples(first, second, most)
     if samples is None:
@@ -142,8 +142,7 @@ def _samples(first: Version, second: Version, most: int) -> tuple[list[SampledQu
         first.check_reads_like(second)
         data = read_data(second.config, second.storage, [SPLIT])
         queries = [
-            data.queries[SPLIT].in_corpus(_rows(version, data.item_ids), version.described.num_items)
-            for version in both
+            data.queries[SPLIT].in_corpus(_rows(version, data.item_ids), version.described.num_live) for version in both
         ]
         known = set(known_queries(queries[0], models[0])) & set(known_queries(queries[1], models[1]))
         if not known:
@@ -188,7 +187,8 @@ def _answers(version: Version, sample: SampledQueries, k: int, lacking: ItemIds 
         mean_kept = float(np.mean([len(line) for line in _searched(shards, sample, most, floor)]))
     if lacking is None or not len(lacking):
         return VersionAnswers(lists, None if lacking is None else lists, mean_kept)
-    rows = [np.flatnonzero(lacking.rows(shard.item_ids) < 0) for shard in shards]
+    live = [shard.held.live_rows() for shard in shards]
+    rows = [own[lacking.rows(shard.item_ids.take(own)) < 0] for shard, own in zip(shards, live, strict=True)]
     common = [shard.of_rows(own) for shard, own in zip(shards, rows, strict=True) if len(own)]
     return VersionAnswers(lists, _searched(common, sample, k, lowest) if common else None, mean_kept)
 

@@ -72,7 +72,7 @@ class Cutoffs:
         name = calibration or calibrations.current(store, version.name) or NO_CALIBRATION
         stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
         cutoff_support = version.family.cutoff_support
-        made = Cutoffs.of(cutoff_support, described.num_items, described.cutoff_mass, stored)
+        made = Cutoffs.of(cutoff_support, described.num_live, described.cutoff_mass, stored)
         found = replace(made, default=default, rounding=_rounding(described.state))
         cutoff = found.resolve(None, None)
         found.policy(cutoff, found.limit(cutoff, None), np.zeros(1))

@@ -101,8 +101,8 @@ class Engine:
         has_ranker: bool = False,
     ) -> None:
         manifest, own = version.manifest, version.family
-        self.version = version
-        self.shard_items = manifest.shard_items
+        self.version, self.given_cutoff = version, cutoff
+        self.shard_items = manifest.live_items
         self.cutoffs = Cutoffs.read(version, default=cutoff, calibration=calibration)
         self.search_defaults = SearchDefaults.read(version, search)
         self.encoder = QueryEncoder(version, device)

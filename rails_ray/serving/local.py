@@ -10,15 +10,17 @@ emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
+from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
@@ -37,6 +39,10 @@ from rails_ray.serving.validation_messages import sentence
 from rails_ray.serving.vector_queries import VectorQueries, VectorSearch
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import Manifest
+from rails_ray.storage.versions import CURRENT
+
+if TYPE_CHECKING:
+    from rails_ray.families.changing import Change
 
 MOST = 10 * Limits().max_answered_items
 OWN_LIMITS = Limits(max_queries=MOST, max_answered_items=MOST)  # of a process where nobody else waits
@@ -45,6 +51,41 @@ PACKAGED = Path(__file__).parents[1] / "packaged"  # storages that come with the
 
 Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A version in memory."""
+
+    version: Version
+    engine: Engine
+    shards: Sequence[ShardSearch]
+    held: HeldShards
+
+    @classmethod
+    def of(cls, version: Version, device: str, former: "Loaded | None" = None, **options: Any) -> "Loaded":
+        """Load a version.
+
+        Args:
+            former: a version that is loaded, which this one shares what it can with.
+            options: of the engine.
+        """
+        engine = Engine(version, device=device, **options)
+        before = [None] * version.num_shards if former is None else former.shards_for(version)
+        shards = [ShardSearch(version, shard, device, before[shard]) for shard in range(version.num_shards)]
+        engine.search_defaults.check(shards[0].searcher.methods)
+        return cls(version, engine, shards, HeldShards(shards))
+
+    def followed_by(self, version: Version) -> "Loaded":
+        """Load another version of the same storage, with this one's options."""
+        own = self.engine
+        options = {"limits": own.limits, "cutoff": own.given_cutoff, "has_ranker": own.ranking.has_ranker}
+        return Loaded.of(version.after(self.version), self.shards[0].device, self, **options)
+
+    def shards_for(self, version: Version) -> "list[ShardSearch | None]":
+        """The shard of each number, if it is there."""
+        there = dict(enumerate(self.shards))
+        return [there.get(number) for number in range(version.num_shards)]
 
 
 class LocalVersion:
@@ -57,20 +98,105 @@ class LocalVersion:
 
     def __init__(
         self,
-        manifest: Manifest,
-        engine: Engine,
-        shards: Sequence[ShardSearch],
+        loaded: Loaded,
         ranker: HeavyRanker | None = None,
         ranker_path: str | None = None,
     ) -> None:
-        self.manifest = manifest
-        self.engine = engine
-        self.shards = shards
         self.ranker = ranker
         self.ranker_path = ranker_path
         self.clock: Callable[[], float] = time.monotonic
-        self._held = HeldShards(shards)
-        self._feedback = Feedback(engine.limits)
+        self.loaded = loaded  # replaced as a whole: a search keeps what it began with
+        self._feedback = Feedback(loaded.engine.limits)
+
+    @property
+    def version(self) -> Version:
+        """The version that answers."""
+        return self.loaded.version
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+        return self.loaded.version.manifest
+
+    @property
+    def engine(self) -> Engine:
+        """What it makes of requests."""
+        return self.loaded.engine
+
+    @property
+    def shards(self) -> Sequence[ShardSearch]:
+        """Its shards."""
+        return self.loaded.shards
+
+    def add(
+        self,
+        inputs: ArrayLike | Sequence[str],
+        ids: Sequence[Any] | NDArray[Any],
+        *,
+        titles: Sequence[Any] | None = None,
+        replace: bool = False,
+    ) -> "Change":
+        """Add items to the storage's current version, make the result current, and answer from it.
+
+        Args:
+            inputs: what the model reads of each item: vectors [X, D], or texts.
+            ids: of the type that the version's ids have.
+            titles: shown with answers; texts are their own titles by default.
+            replace: whether items may be there already, and are then replaced.
+
+        Raises:
+            UnsupportedError: if no storage keeps the version.
+            ConflictError: if others changed the version again and again in the meantime.
+            ValueError: if the items are not as said, or are there already.
+        """
+        from rails_ray.families import changing
+        from rails_ray.families.given_items import given_items
+
+        items = given_items(inputs, ids, titles)
+        change = changing.add(self._kept_in(), items, replaces=replace, allow_code=self.version.allowed.named)
+        self.refresh()
+        return change
+
+    def delete(self, ids: Sequence[str | int]) -> "Change":
+        """Delete items from the storage's current version, make the result current, and answer from it. Ids that no
+        item has are counted.
+
+        Raises:
+            UnsupportedError: if no storage keeps the version.
+            ConflictError: if others changed the version again and again in the meantime.
+            ValueError: if no item would be left.
+        """
+        from rails_ray.families import changing
+
+        change = changing.delete(self._kept_in(), ids, allow_code=self.version.allowed.named)
+        self.refresh()
+        return change
+
+    def refresh(self) -> bool:
+        """Answer from the storage's current version, of which only what this one lacks is read. Searches that have
+        begun end with this one.
+
+        Returns:
+            Whether it is another.
+
+        Raises:
+            DamagedError: if a file of it differs from its manifest; this version then goes on.
+        """
+        former = self.loaded
+        opened = Version.published(self._kept_in(), None, former.version.allowed)
+        if opened.manifest.sha256 == former.version.manifest.sha256:
+            return False
+        self.loaded = former.followed_by(opened)
+        return True
+
+    def _kept_in(self) -> Storage:
+        storage = self.version.storage
+        if not storage.exists(CURRENT):
+            raise UnsupportedError(
+                f"a storage must keep version {self.manifest.version} for it to change, got none: build it with a "
+                "folder"
+            )
+        return storage
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -112,7 +238,8 @@ class LocalVersion:
             request = _read(VectorSearch, {"queries": vectors, **fields})
         else:
             request = _read(SearchRequest, {"queries": [query_fields(query) for query in queries], **fields})
-        answered = self.carry_out(self.engine.search(request))
+        loaded = self.loaded
+        answered = self.carry_out(loaded.engine.search(request), loaded.held)
         return answered.head.model_copy(update={"results": list(answered.results)})
 
     def explain(self, query: Query, items: Sequence[str | int], **options: Any) -> ExplainResponse:
@@ -125,7 +252,8 @@ class LocalVersion:
             ValueError: if the query is wrong, or an item is not in the index.
         """
         request = _read(ExplainRequest, {"query": query_fields(query), "items": list(items), **options})
-        return self.carry_out(self.engine.explain(request))
+        loaded = self.loaded
+        return self.carry_out(loaded.engine.explain(request), loaded.held)
 
     def feedback(
         self, queries: Iterable[Query], relevant: Sequence[Sequence[str | int]], **options: Any
@@ -142,10 +270,10 @@ class LocalVersion:
         """
         search = {"queries": [query_fields(query) for query in queries], **options}
         request = _read(FeedbackRequest, {"search": search, "relevant": [list(items) for items in relevant]})
-        results = list[QueryResult]()
+        loaded, results = self.loaded, list[QueryResult]()
         for part, named in self._feedback.searches(request):
             with named:
-                found = self.carry_out(self.engine.search(part))
+                found = self.carry_out(loaded.engine.search(part), loaded.held)
                 results += found.results
         return self._feedback.judge(request, found.head, results)
 
@@ -162,12 +290,17 @@ class LocalVersion:
         vectors: list[list[float]] = self.engine.embed(texts, are_items=input_type != "query").tolist()
         return vectors
 
-    def carry_out(self, rounds: Rounds[Value]) -> Value:
-        """The result of rounds, all shards asked at once, and the ranker call by call."""
-        step = self._held.advance(rounds)
+    def carry_out(self, rounds: Rounds[Value], held: HeldShards | None = None) -> Value:
+        """The result of rounds, all shards asked at once, and the ranker call by call.
+
+        Args:
+            held: the shards of the version that the rounds are of; by default those of the current one.
+        """
+        held = held or self.loaded.held
+        step = held.advance(rounds)
         while not isinstance(step, Done):
             assert self.ranker is not None  # the engine asks for one otherwise
-            step = self._held.advance(rounds, answers_of(self.ranker, step.calls, step.within_s, self.clock))
+            step = held.advance(rounds, answers_of(self.ranker, step.calls, step.within_s, self.clock))
         value: Value = step.value
         return value
 
@@ -209,10 +342,8 @@ def open(
     own.check_code(has_ranker=ranker is not None)  # before anything is loaded
     if ranker is None and own.ranker.path:
         ranker, path = ranker_of(own.ranker, own.allowed), own.ranker.path
-    engine = Engine(opened, cutoff=cutoff, limits=limits, device=device, has_ranker=ranker is not None)
-    shards = [ShardSearch(opened, shard, device) for shard in range(opened.num_shards)]
-    engine.search_defaults.check(shards[0].searcher.methods)
-    return LocalVersion(opened.manifest, engine, shards, ranker, path)
+    loaded = Loaded.of(opened, device, cutoff=cutoff, limits=limits, has_ranker=ranker is not None)
+    return LocalVersion(loaded, ranker, path)
 
 
 def place_of(storage: str) -> str:

@@ -119,7 +119,7 @@ def item_vectors(version: Version, most: int) -> NDArray[np.float32]:
     """Stored vectors of items, spread over the version [n, D]; none if an item has not exactly one."""
     if version.described.state.shapes.get("components", [0])[0] != 1:
         return np.empty((0, 0), np.float32)
-    rows, first, found = spread(range(version.described.num_items), most), 0, []
+    rows, first, found = spread(range(version.described.num_live), most), 0, []
     for _, vectors in version.vectors().blocks:
         own = rows[(rows >= first) & (rows < first + len(vectors))] - first
         found.append(vectors[own])
@@ -248,13 +248,15 @@ def measure_all(measuring: SearchMeasuring, steps: Sequence[tuple[str, Step]]) -
 
 
 def _ids_of(lists: ItemLists, shards: Sequence[ShardSearch]) -> list[list[ItemId]]:
-    """The ids of items by their rows in the version; rows beyond it are left out."""
+    """The ids of items by their numbers among those of the version that are not hidden; others are left out."""
+    live = [shard.held.live_rows() for shard in shards]
     found = []
-    for rows in lists:
-        ids = list[ItemId]()
-        for shard in shards:
-            own = rows - shard.items.first_row
-            ids += shard.item_ids.take(own[(own >= 0) & (own < len(shard))])
+    for numbers in lists:
+        ids, first = list[ItemId](), 0
+        for shard, rows in zip(shards, live, strict=True):
+            own = numbers - first
+            ids += shard.item_ids.take(rows[own[(own >= 0) & (own < len(rows))]])
+            first += len(rows)
         found.append(ids)
     return found
 
@@ -270,7 +272,7 @@ def usual_searches(version: Version, model: Model, queries: Queries, split: str)
     if all(model.is_blank(queries.inputs[number]) for number in range(len(queries))):
         return found
     sample = of_split(queries, model, shards, split, MOST_EVALUATED)
-    for k in sorted({min(k, version.described.num_items) for k in EVALUATED_AT}):
+    for k in sorted({min(k, version.described.num_live) for k in EVALUATED_AT}):
         steps: list[tuple[str, Step]] = [(method, {}) for method in shards[0].searcher.methods]
         found += measure_all(SearchMeasuring(shards, sample, k), steps)[0]
     return found

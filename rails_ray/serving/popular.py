@@ -41,7 +41,7 @@ class Popular:
             )
         table = read_plain(io.BytesIO(version.file(POPULAR)))
         titles = table["title"].to_pylist() if "title" in table.column_names else None
-        return Popular(table["item_id"].to_pylist(), titles, table["share"].to_pylist(), described.num_items)
+        return Popular(table["item_id"].to_pylist(), titles, table["share"].to_pylist(), described.num_live)
 
     def result(self, k: int, exclude: Sequence[ItemId]) -> QueryResult:
         """The k most popular items that are not excluded."""

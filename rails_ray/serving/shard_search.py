@@ -1,6 +1,6 @@
 """One shard of a version: its items and the methods that search them, and what is asked of it and answered.
 
-Axes: B queries, P_Q / P_X components.
+Axes: B queries, X rows of the shard, P_Q / P_X components.
 """
 
 import itertools
@@ -13,20 +13,24 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import torch
+from jaxtyping import Bool
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rails_ray.cutoffs.temperatures import tempered
-from rails_ray.families.shards import Items, with_vectors_of
+from rails_ray.families.shards import Items, base_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.modules.similarities.states import AnyQuery, map_tensors
+from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes import VectorIndex
-from rails_ray.search.masks import Exclusions, Mask
+from rails_ray.search.masks import Exclusions, Mask, Remaining
+from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
+from rails_ray.serving.segments import HeldItems, Segment
 from rails_ray.stopwatch import noted
+from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.numbers import numbers_as_array
 
 Value = TypeVar("Value")
@@ -99,91 +103,148 @@ class ShardExplanation:
 class ShardSearch:
     """Searches one shard of a version.
 
+    Args:
+        former: the search of this shard of another version, whose base is shared if both have the same.
+
     Raises:
         DamagedError: if a file of the version differs from its manifest.
         UnsupportedError: if the version has an index and FAISS is not installed.
         ValueError: if there is no such shard.
     """
 
-    def __init__(self, version: Version, shard: int, device: str = "cpu") -> None:
+    def __init__(self, version: Version, shard: int, device: str = "cpu", former: "ShardSearch | None" = None) -> None:
         similarity: Any = version.similarity.to(device)
         self.cutoff_support = version.family.cutoff_support
         self.device = device
         self._family, self._similarity = version.family, similarity
-        items, indexes = version.shard(shard, similarity.num_components[1]), version.indexes(shard, device)
-        if device == "cpu":
-            items = replace(items, state=with_vectors_of(indexes, items.state))
-        self._hold(items, indexes)
+        num_components, self._base_files = similarity.num_components[1], _base_files(version, shard)
+        if former is not None and former._base_files == self._base_files:
+            base = former.held.segments[0].hiding(version.described.first_row(shard), version.hidden(shard))
+        else:
+            items, indexes = version.base(shard, num_components), version.indexes(shard, device)
+            base = Segment.of(version, similarity, items, indexes, device)
+        later = version.later(shard, num_components)
+        of_deltas = [] if later is None else [Segment.of(version, similarity, later, device=device)]
+        self.held = HeldItems([base, *of_deltas])
 
-    def _hold(self, items: Items, indexes: Mapping[str, VectorIndex]) -> None:
-        self.items = items
-        self.item_ids = items.item_ids.prepare()
-        state = map_tensors(lambda tensor: tensor.to(self.device), items.state)
-        self.searcher = self._family.searcher(self._similarity, state, indexes)
-        self.zeros: list[int] = self._family.zero_rows(items.state).tolist()
+    @property
+    def items(self) -> Items:
+        """The items of the base."""
+        return self.held.base
+
+    @property
+    def item_ids(self) -> ItemIds:
+        """The ids of all rows, hidden ones too."""
+        return self.held.item_ids
+
+    @property
+    def searcher(self) -> Searcher[Any]:
+        """The searcher of all rows."""
+        return self.held.searcher
 
     def of_rows(self, rows: NDArray[np.int64]) -> "ShardSearch":
         """The search of some of the shard's items, one at least, as if there were no others, without its indexes."""
         found = copy(self)
-        found._hold(self.items.taken(rows), {})
+        found.held = HeldItems([self._segment_of(self.held.items(rows))])
         return found
 
+    def _segment_of(self, items: Items) -> Segment:
+        items.item_ids.prepare()
+        return Segment(items, self._searcher_of(items.state), self._family.zero_rows(items.state).numpy())
+
+    def _searcher_of(self, state: AnyItems) -> Searcher[Any]:
+        on_device = map_tensors(lambda tensor: tensor.to(self.device), state)
+        return self._family.searcher(self._similarity, on_device)
+
     def __len__(self) -> int:
-        return len(self.item_ids)
+        """Number of items that are not hidden."""
+        return self.held.num_live
 
     def search(self, query: AnyQuery, request: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
         """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        excluded = self._rows_of(exclude)
-        spec = request.spec(self._mask_of(excluded), self.device)
+        held, excluded, is_left = self.held, self._rows_of(exclude), self._left(request)
         began = time.perf_counter()
         with noted() as parts:
-            found = self.searcher.search(self._here(query), spec, request.method, request.params)
+            found = self._found(self._here(query), request, excluded, is_left)
             found = found if self.device == "cpu" else found.on("cpu")
         if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
             found = found.as_cosines()
-        if self.zeros:
-            found = with_zeros_last(found, spec, self.zeros, excluded)
+        zeros = held.zeros if is_left is None else held.zeros[is_left.numpy()[held.zeros]]
+        if len(zeros):
+            found = with_zeros_last(found, request.spec(), zeros.tolist(), excluded)
         seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
         is_there = found.scores.numpy() > -np.inf
         rows, lengths = found.item_rows.numpy()[is_there], is_there.sum(axis=1).tolist()
         return ShardResponse(
-            found=of_corpus(found, self.items.first_row) if self.items.first_row else found,
+            found=of_corpus(found, held.base.first_row) if held.base.first_row else found,
             item_ids=_lines(self.item_ids.take(rows), lengths),
-            titles=_strings(self.items.titles, rows, lengths),
-            num_searched=np.array([len(self) - len(set(own)) for own in excluded], np.int64),
+            titles=_strings(held.titles, rows, lengths),
+            num_searched=_num_searched(len(held), is_left, excluded),
             num_excluded=np.array([len(own) for own in excluded], np.int64),
-            texts=_strings(self.items.texts, rows, lengths) if request.for_ranker else None,
+            texts=_strings(held.texts, rows, lengths) if request.for_ranker else None,
             vectors=self._vectors(rows, lengths) if request.with_vectors else None,
             seconds={"candidates": seconds - scoring, "score": scoring},
         )
 
+    def _left(self, request: ShardRequest) -> Bool[Tensor, " X"] | None:
+        """The rows that a request may find, but for those that its queries exclude; None for all."""
+        return self.held.is_left
+
+    def _found(
+        self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], is_left: Tensor | None
+    ) -> SearchResult:
+        """What is found among items that have a direction, by rows of the shard."""
+        held = self.held
+        if is_left is None or not self._is_gathered(is_left):
+            spec = request.spec(self._mask_of(excluded, is_left), self.device)
+            return held.searcher.search(query, spec, request.method, request.params)
+        held.searcher.retriever(request.method, request.params)  # refuses what it would refuse of all items
+        left = is_left.clone()
+        left[torch.from_numpy(held.zeros)] = False
+        rows = left.nonzero()[:, 0].numpy()
+        if not len(rows):
+            spec = request.spec(Remaining.of(left, excluded), self.device)
+            return held.searcher.search(query, spec)
+        place_of = {row: place for place, row in enumerate(rows.tolist())} if any(excluded) else {}
+        places = [[place_of[row] for row in own if row in place_of] for own in excluded]
+        spec = request.spec(Exclusions.of(places) if any(places) else None, self.device)
+        found = self._searcher_of(held.state(rows)).search(query, spec)
+        is_there = found.scores > -torch.inf
+        there = torch.from_numpy(rows).to(found.item_rows.device)
+        return replace(found, item_rows=torch.where(is_there, there[found.item_rows], 0))
+
+    def _is_gathered(self, is_left: Bool[Tensor, " X"]) -> bool:
+        """Decide whether the items that are left are gathered, rather than the others hidden."""
+        return int(is_left.sum()) <= self.held.searcher.gather_share * len(is_left)
+
     def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
         """The only component of the items of each query."""
-        components: Any = self.searcher
-        taken = components.items.taken(torch.from_numpy(rows)).components[:, 0].float().numpy(force=True)
+        state: Any = self.held.state(rows)
+        taken = state.components[:, 0].float().numpy(force=True)
         return np.split(taken, np.cumsum(lengths)[:-1])
 
     def log_sum_exp(
         self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
     ) -> NDArray[np.float64]:
         """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
+        mask = self._mask_of(self._rows_of(exclude), self.held.is_left)
         total: NDArray[np.float64] = self.searcher.log_sum_exp(
-            self._here(query), tempered(self.cutoff_support.logit, factor), self._mask_of(self._rows_of(exclude))
+            self._here(query), tempered(self.cutoff_support.logit, factor), mask
         ).numpy(force=True)
         return total
 
     def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
         """Explain the scores of one query with the requested items that the shard holds."""
-        found = self.item_ids.rows(item_ids)
-        rows = found[found >= 0]
+        found = self.held.rows(item_ids)
+        rows, zeros = found[found >= 0], set(self.held.zeros.tolist())
         explained = self.searcher.explain(self._here(query), rows.tolist())
         most = 1.0 if self.cutoff_support.has_bounded_scores else float("inf")
         scores = explained.scores[0].clamp(-most, most).tolist()
         most_of_pair = float("inf") if self.cutoff_support.width is None else most
         return ShardExplanation(
             items=self.item_ids.take(rows),
-            titles=_taken(self.items.titles, rows),
-            scores=[NO_COSINE if row in self.zeros else score for row, score in zip(rows, scores, strict=True)],
+            titles=self.held.strings(self.held.titles, rows),
+            scores=[NO_COSINE if row in zeros else score for row, score in zip(rows, scores, strict=True)],
             cosines=explained.cosines[0].clamp(-most_of_pair, most_of_pair).tolist(),
             gates=explained.gates[0].tolist(),
         )
@@ -193,27 +254,45 @@ class ShardSearch:
             return query
         return map_tensors(lambda tensor: tensor.to(self.device), query)
 
-    def _mask_of(self, excluded: Sequence[Sequence[int]]) -> Mask | None:
-        """The mask of excluded rows, and of items without a direction; None if there are none."""
-        return Exclusions.of(excluded, self.zeros) if self.zeros or any(excluded) else None
+    def _mask_of(self, excluded: Sequence[Sequence[int]], is_left: Tensor | None) -> Mask | None:
+        """The mask of excluded rows, of those that are not left, and of items without a direction; None if there are
+        none."""
+        zeros = self.held.zeros
+        if is_left is None:
+            return Exclusions.of(excluded, zeros.tolist()) if len(zeros) or any(excluded) else None
+        if len(zeros):
+            is_left = is_left.clone()
+            is_left[torch.from_numpy(zeros)] = False
+        return Remaining.of(is_left, excluded)
 
     def _rows_of(self, exclude: Sequence[Sequence[ItemId]]) -> list[list[int]]:
         """The shard's rows of the excluded items that it holds."""
         if not any(exclude):
             return [[] for _ in exclude]
-        found = self.item_ids.rows(itertools.chain.from_iterable(exclude)).tolist()
+        found = self.held.rows(list(itertools.chain.from_iterable(exclude))).tolist()
         return [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
 
 
-def _taken(column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:
-    """Some strings of a column; None if there is none."""
-    return None if column is None else column.take(numbers_as_array(rows)).to_pylist()
+def _base_files(version: Version, shard: int) -> tuple[str, ...]:
+    """The files that the base of a shard is made of, and the version whose model scores it."""
+    described = version.described
+    parts, indexes = base_of(described, shard), (entry for entry in described.indexes if entry.shard == shard)
+    return described.home, *(entry.path for entry in (*parts, *indexes))
+
+
+def _num_searched(
+    num_rows: int, is_left: Bool[Tensor, " X"] | None, excluded: Sequence[Sequence[int]]
+) -> NDArray[np.int64]:
+    """How many items each query could find."""
+    if is_left is None:
+        return np.array([num_rows - len(set(own)) for own in excluded], np.int64)
+    left, num_left = is_left.numpy(), int(is_left.sum())
+    return np.array([num_left - int(left[list(set(own))].sum()) for own in excluded], np.int64)
 
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:
     """The strings of a column for all queries, one after the other, as a list for each; None if there is no column."""
-    taken = _taken(column, rows)
-    return None if taken is None else _lines(taken, lengths)
+    return None if column is None else _lines(column.take(numbers_as_array(rows)).to_pylist(), lengths)
 
 
 def _lines(values: list[Value], lengths: Sequence[int]) -> list[list[Value]]:

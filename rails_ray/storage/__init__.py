@@ -36,6 +36,10 @@
 | `manifest`     | what a version consists of; detects damage                                  |
 | `parts`        | the parts of a version during encoding: none twice, none lost               |
 | `indexes`      | the indexes of a version                                                    |
+| `attributes`   | columns of items that filters may name                                      |
+| `hidden`       | rows of parts that were deleted or replaced                                 |
+| `balance`      | a sum over the ids of a version, that tells whether one is lost             |
+| `live_ids`     | where a version has some ids, by reading ids alone                          |
 | `versions`     | publish, list, verify, roll back: which versions exist, which is current    |
 | `comparing`    | items that two versions have in common, or not                              |
 | `usage`        | bytes of versions, and of what several of them name                         |

@@ -12,6 +12,7 @@ from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.hidden import live_rows
 from rails_ray.storage.manifest import Encoded, read_file
 
 
@@ -39,11 +40,13 @@ def exist(storage: Storage, folder: str) -> bool:
 
 
 def of_version(storage: Storage, described: Encoded) -> ItemCodes:
-    """The codes of a version's items, every byte checked against the manifest."""
-    entries = sorted(described.parts, key=lambda entry: entry.first_row)
-    columns = ["item_id", "codes"]
-    parts = [io.BytesIO(read_file(storage, described.version, entry)) for entry in entries]
-    return _of(pa.concat_tables(parquet.read_plain(part, columns) for part in parts))
+    """The codes of a version's items that are not hidden, every byte checked against the manifest."""
+    columns, tables = ["item_id", "codes"], list[pa.Table]()
+    for entry in sorted(described.parts, key=lambda entry: entry.first_row):
+        table = parquet.read_plain(io.BytesIO(read_file(storage, described.home, entry)), columns)
+        rows = live_rows(storage, described, entry)
+        tables.append(table if rows is None else table.take(pa.array(rows)))
+    return _of(pa.concat_tables(tables))
 
 
 def _of(table: pa.Table) -> ItemCodes:

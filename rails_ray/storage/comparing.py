@@ -1,8 +1,8 @@
 """Compare the items of two versions by what is stored of them.
 
 An item is changed if both versions have its id and any other column of its row differs: title, text, or the bytes of
-its state. A part that both versions name holds the same items and is not read. Of the other parts memory holds one, the
-ids of those of the first version, and 16 bytes for each of its items.
+its state. A part that both versions name, and hide the same items of, is not read. Of the other parts memory holds one,
+the ids of those of the first version, and 16 bytes for each of its items.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rails_ray.counting import advance
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.hidden import live_rows
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import Encoded, PartEntry, read_array
 from rails_ray.storage.usage import sizes_of
@@ -45,14 +46,16 @@ def compare_items(storage: Storage, first: Encoded, second: Encoded) -> ItemsDif
     Raises:
         DamagedError: if a part that one of them alone has is missing or changed.
     """
-    shared = {part.sha256 for part in first.parts} & {part.sha256 for part in second.parts}
+    shared = {_live_key(part) for part in first.parts} & {_live_key(part) for part in second.parts}
     parts = [_in_order(described, shared) for described in (first, second)]
     num_parts, num_read = sum(map(len, parts)), 0
 
     def read(described: Encoded, entries: Sequence[PartEntry]) -> Iterator[pa.Table]:
         nonlocal num_read
         for entry in entries:
-            yield parquet.read_plain(pa.BufferReader(read_array(storage, described.version, entry)))
+            table = parquet.read_plain(pa.BufferReader(read_array(storage, described.home, entry)))
+            rows = live_rows(storage, described, entry)
+            yield table if rows is None else table.take(pa.array(rows))
             num_read += 1
             advance(num_read, num_parts, "parts compared")
 
@@ -72,7 +75,7 @@ def compare_items(storage: Storage, first: Encoded, second: Encoded) -> ItemsDif
         is_other[is_known] = (digest[rows[is_known]] != item_digests(table)[is_known]).any(axis=1)
         added.append(column.column.filter(pa.array(~is_known)))
         changed.append(column.column.filter(pa.array(is_other)))
-    num_shared = sum(part.num_items for part in second.parts if part.sha256 in shared)
+    num_shared = sum(part.num_live for part in second.parts if _live_key(part) in shared)
     return ItemsDiff(
         num_common=num_shared + int(is_met.sum()),
         added=ItemIds(_joined(added)),
@@ -106,9 +109,15 @@ def shared_bytes(first: Encoded, second: Encoded) -> int:
     return sum(size for path, size in sizes_of(first).items() if path in others)
 
 
-def _in_order(described: Encoded, shared: set[str]) -> list[PartEntry]:
+def _live_key(part: PartEntry) -> tuple[str, str | None]:
+    """What decides which items a part shows."""
+    return part.sha256, None if part.hidden is None else part.hidden.sha256
+
+
+def _in_order(described: Encoded, shared: set[tuple[str, str | None]]) -> list[PartEntry]:
     """The parts that are not shared, by their items."""
-    return sorted((part for part in described.parts if part.sha256 not in shared), key=lambda part: part.first_row)
+    own = (part for part in described.parts if _live_key(part) not in shared)
+    return sorted(own, key=lambda part: part.first_row)
 
 
 def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:

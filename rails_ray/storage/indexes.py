@@ -27,6 +27,11 @@ def write_fitted(storage: Storage, version: str, name: str, data: bytes) -> File
     return found
 
 
+def copy_fitted(storage: Storage, version: str, name: str, entry: FileEntry) -> None:
+    """Let a version have the fitted index of another, unless it has one."""
+    _record(storage, f"{folder_of(version)}/indexes/fitted-{name}.json", entry)
+
+
 def read_fitted(storage: Storage, version: str, name: str) -> FileEntry | None:
     """The fitted index; None if there is none.
 

@@ -19,7 +19,8 @@ from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.parquet import StateEntry
 
-FORMAT = 5
+FORMAT = 6
+READABLE = (5, FORMAT)  # 5 knows neither deltas nor attributes
 OBJECTS = "objects"  # folder of the files that are named by their content, which versions share
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ITEMS, HISTORIES = "items.parquet", "histories.parquet"  # beside these, if the query encoder reads histories
@@ -38,12 +39,30 @@ class FileEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HiddenEntry(FileEntry):
+    """A file with the rows of a part whose items are hidden, as they were deleted or have a newer row in a delta."""
+
+    num_items: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartEntry(FileEntry):
-    """A part of shard `shard` that holds items first_row .. first_row + num_items - 1 of the corpus."""
+    """A part of shard `shard` that holds items first_row .. first_row + num_items - 1 of the corpus.
+
+    delta: number of the delta that added it, from 1 on; None for the base, which alone is in the shard's indexes.
+    hidden: its hidden rows; None if there are none.
+    """
 
     shard: int
     first_row: int
     num_items: int
+    delta: int | None = None
+    hidden: HiddenEntry | None = None
+
+    @property
+    def num_live(self) -> int:
+        """Number of items that are not hidden."""
+        return self.num_items - (0 if self.hidden is None else self.hidden.num_items)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +80,20 @@ class IndexEntry(FileEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """Record of what encoding has written, before publishing. A shard holds consecutive item rows.
+    """Record of what encoding has written, before publishing. A shard holds consecutive item rows: those of its base,
+    then those of its deltas.
 
-    num_items: number of items to encode.
+    num_items, shard_items: rows of items, in all and of each shard; some of them may be hidden.
     query: the fields that a query may have (text, history, user_id), each with the type of its ids or text.
     columns: name and Arrow type of the parts' columns.
     state: how the parts store the state of items.
     files: the files beside the parts.
     cutoff_mass: default mass of the per-query cut-off; None if the model has no trained tau_q.
     indexes: the indexes of all shards, if items have other than flat ones.
+    base: the version in whose folder the files beside the parts are; None for its own.
+    attributes: name and kind (`storage.attributes`) of the columns that filters may name; None without any.
+    balance: sum of digests of the ids of all items that are not hidden (`storage.balance`); formats below 6 have none.
+    data_sha256: digest of the items that were encoded, or added last.
     """
 
     version: str
@@ -83,6 +107,43 @@ class Encoded:
     files: list[FileEntry]
     cutoff_mass: float | None
     indexes: list[IndexEntry] = field(default_factory=list)
+    base: str | None = None
+    attributes: dict[str, str] | None = None
+    balance: str | None = None
+    data_sha256: str | None = None
+
+    @property
+    def home(self) -> str:
+        """The version in whose folder the files beside the parts are."""
+        return self.base or self.version
+
+    @property
+    def entries(self) -> list[FileEntry]:
+        """All of its files."""
+        hidden = (part.hidden for part in self.parts if part.hidden is not None)
+        return [*self.parts, *hidden, *self.indexes, *self.files]
+
+    def first_row(self, shard: int) -> int:
+        """The first row of a shard."""
+        return sum(self.shard_items[:shard])
+
+    @property
+    def live_items(self) -> list[int]:
+        """Number of items of each shard that are not hidden."""
+        live = [0] * len(self.shard_items)
+        for part in self.parts:
+            live[part.shard] += part.num_live
+        return live
+
+    @property
+    def num_live(self) -> int:
+        """Number of items that are not hidden."""
+        return sum(part.num_live for part in self.parts)
+
+    @property
+    def num_deltas(self) -> int:
+        """Number of deltas since the base."""
+        return len({part.delta for part in self.parts} - {None})
 
     def has_file(self, name: str) -> bool:
         """Return whether there is such a file beside the parts."""
@@ -95,12 +156,12 @@ class Encoded:
     @property
     def sha256(self) -> str:
         """Checksum of all fields, different for every version: 64 hex digits."""
-        return _checksum(dataclasses.asdict(self))
+        return _checksum(_fields(self))
 
     @property
     def contents_sha256(self) -> str:
         """Checksum of what was encoded; it stays the same if the manifest is rewritten: 64 hex digits."""
-        fields, encoded = dataclasses.asdict(self), {field.name for field in dataclasses.fields(Encoded)}
+        fields, encoded = _fields(self), {field.name for field in dataclasses.fields(Encoded)}
         return _checksum({name: value for name, value in fields.items() if name in encoded})
 
     @property
@@ -111,13 +172,24 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Encoded):
-    """A published version."""
+    """A published version.
+
+    parent: the version that a delta or a compaction began from; None for one that was encoded anew.
+    published_by: user and machine, as far as the machine says.
+    made_by: version of rails-ray.
+    """
 
     created_at: str
     format: int = FORMAT
+    parent: str | None = None
+    published_by: str | None = None
+    made_by: str | None = None
 
 
 Described = TypeVar("Described", bound=Encoded)
+LATER = frozenset(  # fields that format 5 lacks; left out where they are None, so that its checksums stay
+    ("delta", "hidden", "base", "attributes", "balance", "data_sha256", "parent", "published_by", "made_by")
+)
 
 
 def describe(path: str, data: bytes) -> FileEntry:
@@ -255,8 +327,15 @@ def rewriting(version: str) -> str:
 
 def to_json(value: Encoded) -> bytes:
     """All fields and their checksum."""
-    fields = dataclasses.asdict(value)
+    fields = _fields(value)
     return json.dumps({**fields, "sha256": _checksum(fields)}, indent=1, ensure_ascii=False).encode()
+
+
+def _fields(value: Encoded) -> dict[str, Any]:
+    """All fields as JSON has them."""
+    return dataclasses.asdict(
+        value, dict_factory=lambda pairs: {name: own for name, own in pairs if own is not None or name not in LATER}
+    )
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
@@ -286,9 +365,11 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
 
 def _parse(storage: Storage, path: str, kind: type[Described], version: str, remedy: str) -> Described:
     value = read_json(storage, path)
-    if kind is Manifest and value.get("format") != FORMAT:
+    if kind is Manifest and (made_in := value.get("format")) not in READABLE:
+        is_newer = isinstance(made_in, int) and made_in > FORMAT
         raise DamagedError(
-            f"{storage}/{path} must be of format {FORMAT}, got {value.get('format')!r}: encode and publish it again"
+            f"{storage}/{path} must be of format {' or '.join(map(str, READABLE))}, got {made_in!r}: "
+            + ("update rails-ray, as a newer one wrote it" if is_newer else "encode and publish it again")
         )
     named, found = value.pop("sha256", None), _checksum(value)
     if named != found:
@@ -299,7 +380,7 @@ def _parse(storage: Storage, path: str, kind: type[Described], version: str, rem
     if value.get("version") != version:
         raise DamagedError(f"{storage}/{path} must be of version {version}, got {value.get('version')!r}: {remedy}")
     try:
-        value["parts"] = [PartEntry(**part) for part in value["parts"]]
+        value["parts"] = [_part(part) for part in value["parts"]]
         value["state"] = StateEntry(**value["state"])
         value["files"] = [FileEntry(**entry) for entry in value["files"]]
         value["indexes"] = [IndexEntry(**entry) for entry in value["indexes"]]
@@ -308,13 +389,18 @@ def _parse(storage: Storage, path: str, kind: type[Described], version: str, rem
         raise DamagedError(f"{storage}/{path} must have the fields of {kind.__name__}, got: {error}") from None
 
 
+def _part(fields: dict[str, Any]) -> PartEntry:
+    hidden = fields.get("hidden")
+    return PartEntry(**{**fields, "hidden": None if hidden is None else HiddenEntry(**hidden)})
+
+
 def summary(manifest: Manifest) -> Mapping[str, Any]:
     """The facts of a version that a client may see."""
     return {
         "version": manifest.version,
         "run": manifest.run,
         "created_at": manifest.created_at,
-        "num_items": manifest.num_items,
+        "num_items": manifest.num_live,
         "num_shards": len(manifest.shard_items),
         "query": manifest.query,
         "columns": manifest.columns,

@@ -51,6 +51,7 @@ from rails_ray.storage.numbers import numbers_in
 
 NAMED = ("item_id", "title", "text")  # columns beside those of the items' state
 STATE = "state"  # key of the items' state in a part's metadata
+CHECKED = "page_checksums"  # key of a file whose pages have checksums, so that some columns of it can be read alone
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -111,9 +112,13 @@ class StateEntry:
     dtypes: dict[str, str]
 
 
-def item_part(items: pa.Table, state: AnyItems) -> pa.Table:
-    """The index part that holds these items. `items` has columns item_id and, optionally, title and text."""
-    part = items.select([name for name in NAMED if name in items.column_names])
+def item_part(items: pa.Table, state: AnyItems, attributes: Sequence[str] = ()) -> pa.Table:
+    """The index part that holds these items.
+
+    Args:
+        items: columns item_id and, optionally, title and text, and the attributes.
+    """
+    part = items.select([name for name in (*NAMED, *attributes) if name in items.column_names])
     shapes, dtypes = {}, {}
     for name, column in state.columns().items():
         numbers = column.flatten(start_dim=1)
@@ -139,8 +144,9 @@ def state_entry(part: pa.Table) -> StateEntry:
 def part_to_bytes(part: pa.Table) -> bytes:
     """The bytes of a part's file; the same part gives the same bytes."""
     sink = io.BytesIO()
+    part = part.replace_schema_metadata({**(part.schema.metadata or {}), CHECKED: "crc32"})
     # Almost no two vectors are equal, and looking for repeats takes longer than the rest.
-    pq.write_table(part, sink, compression="zstd", use_dictionary=False)
+    pq.write_table(part, sink, compression="zstd", use_dictionary=False, write_page_checksum=True)
     return sink.getvalue()
 
 

@@ -34,6 +34,7 @@ from rails_ray.storage.manifest import (
     write_object,
 )
 
+PART_ITEMS = 2**14  # in a part: seconds of work for a CPU, tens of megabytes for a mixture
 RECORD = re.compile(r"(\d{12})\.json")
 
 

@@ -55,5 +55,4 @@ def usage(storage: Storage) -> SharedSizes:
 
 def sizes_of(described: Encoded) -> dict[str, int]:
     """The size of each file of a version, by its path in storage."""
-    entries = (*described.parts, *described.indexes, *described.files)
-    return {location(described.version, entry): entry.size_bytes for entry in entries}
+    return {location(described.home, entry): entry.size_bytes for entry in described.entries}

@@ -7,8 +7,10 @@ pointer holds the sha256 of its manifest, so that no other manifest can replace 
 """
 
 import dataclasses
+import getpass
 import io
 import json
+import platform
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +19,7 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
+from rails_ray import __version__
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import NAME, Storage, Tagged
@@ -63,14 +66,51 @@ def publish(
     storage.check_conditional()
     before = storage.read_tagged(CURRENT)
     manifest.check_rows(encoded)
-    files = [*encoded.parts, *encoded.indexes, *encoded.files]
+    files = encoded.entries
     for done, entry in enumerate(files, start=1):
-        check_file(storage, encoded.version, entry)
+        check_file(storage, encoded, entry)
         on_file(done, len(files))
-    made = Manifest(
-        **{field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)}, created_at=created_at
-    )
-    made = _made_to_exist(storage, made)
+    made = _made_to_exist(storage, described_as(encoded, created_at))
+    _point(storage, made, before)
+    return made
+
+
+def described_as(encoded: Encoded, created_at: str, parent: str | None = None) -> Manifest:
+    """The manifest of what was encoded.
+
+    Args:
+        parent: the version that it began from, if any.
+    """
+    fields = {field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)}
+    return Manifest(**fields, created_at=created_at, parent=parent, published_by=_publisher(), made_by=__version__)
+
+
+def _publisher() -> str | None:
+    """User and machine, as far as the machine says."""
+    with suppress(OSError, KeyError, ImportError):  # a user without an entry, or a system without users
+        return f"{getpass.getuser()}@{platform.node()}"
+    return None
+
+
+def publish_change(storage: Storage, made: Manifest, before: Tagged | None) -> Manifest:
+    """Write the manifest of a version that shares files with its parent, and make it current. Files that the parent has
+    are not read again.
+
+    Args:
+        before: the pointer as it was when the parent was read.
+
+    Raises:
+        DamagedError: if a file of its own is missing or changed, or an item row is missing or occurs twice.
+        ConflictError: if another version was published in the meantime.
+    """
+    manifest.check_rows(made)
+    assert made.parent is not None
+    parent = manifest.read(storage, made.parent)
+    shared = {entry.path for entry in parent.entries}
+    for entry in made.entries:
+        if entry.path not in shared:
+            check_file(storage, made, entry)
+    storage.create(f"{folder_of(made.version)}/manifest.json", manifest.to_json(made))
     _point(storage, made, before)
     return made
 
@@ -85,7 +125,7 @@ def _made_to_exist(storage: Storage, made: Manifest) -> Manifest:
         before = storage.read_tagged(path)
     with suppress(DamagedError):
         found = manifest.read(storage, made.version)
-        if found == dataclasses.replace(made, created_at=found.created_at):
+        if found.contents_sha256 == made.contents_sha256:
             return found
     try:
         storage.swap(path, data, before.tag if before else None)
@@ -251,23 +291,23 @@ def _listed(storage: Storage, version: str, pointed: Pointer | None) -> Listed:
 
 def damages(storage: Storage, described: Encoded) -> Iterator[str | None]:
     """For each file of a version one sentence on its damage, or None."""
-    for entry in (*described.parts, *described.indexes, *described.files):
+    for entry in described.entries:
         try:
-            check_file(storage, described.version, entry)
+            check_file(storage, described, entry)
             yield None
         except DamagedError as error:
             yield str(error)
 
 
-def check_file(storage: Storage, version: str, entry: manifest.FileEntry) -> None:
+def check_file(storage: Storage, described: Encoded, entry: manifest.FileEntry) -> None:
     """Raises:
     DamagedError: if a file is missing or changed, or a part holds the wrong number of items.
     """
-    data = manifest.read_file(storage, version, entry)
+    data = manifest.read_file(storage, described.home, entry)
     if isinstance(entry, PartEntry):
         num_rows = pq.read_metadata(io.BytesIO(data)).num_rows
         if num_rows != entry.num_items:
             raise DamagedError(
-                f"{entry.path} of version {version} must hold {entry.num_items} items, got {num_rows}: "
+                f"{entry.path} of version {described.version} must hold {entry.num_items} items, got {num_rows}: "
                 "encode a new version"
             )

@@ -18,8 +18,8 @@ from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods import Retriever
 from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchSpec
-from support.bitmap import Bitmap
 from support.examples import random_states, sharp_mixture, small_mixture
+from support.masks import hiding
 from support.of_codes import FEW_PROBES
 from support.retrievers import (
     EXACT,
@@ -118,7 +118,7 @@ def test_any_mask_hides_what_pairs_hide(
     ask = drawn(data, scores)
     is_hidden = data.draw(st.lists(st.booleans(), min_size=len(items), max_size=len(items)))
     hidden = [[row for row, own in enumerate(is_hidden) if own]] * len(query)
-    searcher, bitmap = searchable_of(items), Bitmap(torch.tensor(is_hidden))
+    searcher, bitmap = searchable_of(items), hiding(torch.tensor(is_hidden))
     params = widths_of(max(width, ask[1]), len(items))
     with patch("rails_ray.search.methods.look_up.BLOCK_TOUCHED", 2 * len(items)):
         found = searcher.search(query, wanted_of(ask, bitmap), named[1], params)

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rails_ray.search.masks import Exclusions, Mask
-from support.bitmap import Bitmap
+from rails_ray.search.masks import Exclusions, Mask, Remaining
+from support.masks import hiding
 
 NUM_ITEMS = 9
 rows_of_queries = st.lists(st.lists(st.integers(0, NUM_ITEMS + 3), max_size=6), max_size=4)
@@ -42,10 +42,41 @@ def test_excluded_pairs(rows: list[list[int]]) -> None:
     assert_contract(Exclusions.of(rows), [sorted({row for row in own if row < NUM_ITEMS}) for own in rows])
 
 
-@given(st.lists(st.booleans(), min_size=NUM_ITEMS, max_size=NUM_ITEMS), st.integers(0, 3))
+some_items = st.lists(st.booleans(), min_size=NUM_ITEMS, max_size=NUM_ITEMS)
+
+
+@given(rows_of_queries, some_items, st.integers(0, NUM_ITEMS), st.integers(0, NUM_ITEMS))
+def test_pairs_among_the_items_that_remain(rows: list[list[int]], is_left: list[bool], first: int, num: int) -> None:
+    """Pairs of which an item does not remain included; and the items of a segment."""
+    gone = {row for row, left in enumerate(is_left) if not left}
+    named = [[row for row in own if row < NUM_ITEMS] for own in rows]
+    expected = [sorted(gone | set(own)) for own in named]
+    mask = Remaining.of(torch.tensor(is_left), named)
+    assert_contract(mask, expected)
+    num = min(num, NUM_ITEMS - first)
+    for own, hidden in (
+        (mask, expected),
+        (Exclusions.of(rows), [sorted({row for row in own if row < NUM_ITEMS}) for own in rows]),
+    ):
+        segment = own.of_items(first, num)
+        here = [[row - first for row in line if first <= row < first + num] for line in hidden]
+        scores = segment.hide(torch.zeros(len(rows), num))
+        assert [line.isneginf().nonzero()[:, 0].tolist() for line in scores] == here
+        assert segment.num_left(len(rows), num).tolist() == [num - len(line) for line in here]
+
+
+def test_queries_that_exclude_nothing_share_hidden_rows() -> None:
+    """As rows of half a million items would take a gigabyte for a batch of 256."""
+    hidden = Remaining.of(torch.tensor([True, False, False, True]), [[], [3], []]).hidden_rows(3, 4)
+    assert hidden.rows.tolist() == [1, 2, 1, 2, 3]
+    assert hidden.starts.tolist() == [0, 2, 0]
+    assert hidden.ends.tolist() == [2, 5, 2]
+
+
+@given(some_items, st.integers(0, 3))
 def test_a_filter_of_all_queries(is_hidden: list[bool], num_queries: int) -> None:
     rows = [row for row, hidden in enumerate(is_hidden) if hidden]
-    mask = Bitmap(torch.tensor(is_hidden))
+    mask = hiding(torch.tensor(is_hidden))
     assert_agrees(mask, [rows] * num_queries)
     assert_agrees(mask.repeat_each(2), [rows] * 2 * num_queries)
 

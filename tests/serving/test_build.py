@@ -11,7 +11,6 @@ import torch
 
 from rails_ray import local
 from rails_ray.errors import ConflictError, UnsupportedError
-from rails_ray.families import building
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.storage import parts
 from rails_ray.storage.filesystem import Storage
@@ -117,7 +116,7 @@ def test_nothing_is_kept_unless_a_folder_is_named(tmp_path: Path, monkeypatch: p
 
 
 def test_parts_are_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "PART_ITEMS", 64)
+    monkeypatch.setattr(parts, "PART_ITEMS", 64)
     opened = local.build(torch.from_numpy(VECTORS).float(), IDS, titles=IDS)
     assert len(opened.manifest.parts) == 5
     for result, line in zip(opened.search(QUERIES, k=9).results, cosines(QUERIES, VECTORS), strict=True):
@@ -125,7 +124,7 @@ def test_parts_are_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_build_that_was_cut_off_is_never_a_part_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "PART_ITEMS", 64)
+    monkeypatch.setattr(parts, "PART_ITEMS", 64)
     write, written = parts.write_part, list[int]()
 
     def cut_off(storage: Storage, version: str, part: parts.PlannedPart, table: pa.Table) -> None:

@@ -70,7 +70,7 @@ def test_they_give_the_answers_of_a_version_without_an_index(root: Path, method:
 
 def test_vectors_that_differ_from_an_index_are_kept(root: Path) -> None:
     version = Version.published(Storage(str(root)), "hnsw")
-    indexes, state = version.indexes(0), version.shard(0).state
+    indexes, state = version.indexes(0), version.base(0).state
     assert isinstance(state, ItemState)
     state.components[59, 0, 6] += 0.5
     kept: Any = with_vectors_of(indexes, state)

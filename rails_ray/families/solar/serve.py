@@ -97,6 +97,14 @@ class SolarFamily(ServedFamily):
     ) -> ItemEncoder:
         return ByCode(codes.read(storage, folder))
 
+    def added_encoder(
+        self, storage: Storage, described: Encoded, weights: Iterable[tuple[str, bytes]], item_ids: Sequence[ItemId]
+    ) -> ItemEncoder:
+        """Items that are there keep their codes; new ones get the buckets with the fewest items."""
+        known = codes.of_version(storage, described)
+        own, _ = self.codes_of(known, list(dict.fromkeys([*known.item_ids, *item_ids])))
+        return ByCode(own)
+
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         item_ids = list(data.item_ids)
         own, _ = self.codes_of(codes.read(storage, f"runs/{run}"), item_ids)

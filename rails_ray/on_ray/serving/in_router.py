@@ -5,8 +5,6 @@ from collections import defaultdict
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.serving.ranker import RankerCaller
@@ -65,4 +63,4 @@ class ShardsInRouter:
     def check(self, query: AnyQuery) -> None:
         """Score one item of each shard."""
         for shard in self._held.shards:
-            shard.explain(query, shard.item_ids.take(np.arange(min(len(shard), 1))))
+            shard.explain(query, shard.item_ids.take(shard.held.live_rows()[:1]))

@@ -25,6 +25,7 @@ class ByTerms:
 
     methods = ("brute_force",)
     is_exact = True
+    gather_share = 0.01  # postings of the gathered items would be made first
 
     def __init__(self, similarity: Bm25, items: TermWeights) -> None:
         self.similarity = similarity

@@ -72,6 +72,7 @@ class ByQuantized:
                 of_codes = codes[:, place].contiguous()
                 by_code[component_name(number)] = code_index(own, of_codes, 1, _largest(off[:, number]))
         self.by_components = ByComponents(similarity.similarity, kept, by_code if items.components is None else indexes)
+        self.gather_share = self.by_components.gather_share
         longest = self.by_components.first_stage.longest
         self.by_codes = {"lookup": FirstStage(kept, by_code, longest=longest)}
         if items.lists is not None and similarity.centroids is not None:

@@ -22,6 +22,7 @@ from rails_ray.schema.requests import ExplainRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse
 from rails_ray.search.rounds import Rounds
 from rails_ray.serving.engine import Answered
+from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.api import ALWAYS, api_of
 from rails_ray.serving.http.header_timeout import HeaderTimeoutProtocol
@@ -90,7 +91,8 @@ class SingleProcessServer:
 
     async def explain(self, request: ExplainRequest) -> ExplainResponse:
         """The contract of `Server`."""
-        return await self._in_turn(self.version.engine.explain(request))
+        loaded = self.version.loaded
+        return await self._in_turn(loaded.engine.explain(request), loaded.held)
 
     async def health(self) -> dict[str, Any]:
         """The contract of `Server`."""
@@ -113,14 +115,15 @@ class SingleProcessServer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, embed)
 
     async def _search(self, request: SearchRequest) -> Answered:
-        rounds = self.version.engine.search(request)
+        loaded = self.version.loaded
+        rounds = loaded.engine.search(request)
         if self.version.ranker is not None:  # which one search at a time may ask
-            return await self._in_turn(rounds)
+            return await self._in_turn(rounds, loaded.held)
         kind = self._kinds[request.method, (request.k or 0).bit_length()]
-        return await kind.done(partial(self.version.carry_out, rounds), len(request.queries))
+        return await kind.done(partial(self.version.carry_out, rounds, loaded.held), len(request.queries))
 
-    async def _in_turn(self, rounds: Rounds[Value]) -> Value:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.carry_out, rounds)
+    async def _in_turn(self, rounds: Rounds[Value], held: HeldShards) -> Value:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.version.carry_out, rounds, held)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
-from support.bitmap import Bitmap
 from support.faiss_indexes import ALL_LISTS, WIDTH, built, check_equals_oracle, kinds, opened, storages, stored, vectors
+from support.masks import hiding
 
 # Equals the oracle
 
@@ -67,8 +67,8 @@ def test_a_bitmap_that_hides_most_items(config: IndexConfig, monkeypatch: pytest
     for most in (1000, 10):
         monkeypatch.setattr(grown_lists, "MOST_DROPPED", most)
         for spec in (
-            SearchSpec(7, mask=Bitmap(is_hidden)),
-            SearchSpec(9, torch.full((5,), 0.1), 2, Bitmap(is_hidden)),
+            SearchSpec(7, mask=hiding(is_hidden)),
+            SearchSpec(9, torch.full((5,), 0.1), 2, hiding(is_hidden)),
         ):
             found = index.search(queries, spec, SearchParams(nprobe=6, ef_search=300))
             check_equals_oracle(found, index, queries, spec, [hidden] * 5)

@@ -1,0 +1,95 @@
+"""Items that are added to a version: checked against it, and encoded as its own were."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rails_ray.counting import advance
+from rails_ray.data.corpus import item_inputs, vectors_in
+from rails_ray.data.vectors import check_directions, zero_rows
+from rails_ray.families.version import Version
+from rails_ray.item_ids import ItemId
+from rails_ray.storage import parquet
+from rails_ray.storage.attributes import TYPES
+from rails_ray.storage.ids import ItemIds, keys_of
+from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.parts import PART_ITEMS
+
+
+def checked_ids(version: Version, items: pa.Table) -> ItemIds:
+    """The ids of items to add.
+
+    Raises:
+        ValueError: if they cannot be added.
+    """
+    family, kind = version.family, id_type(version)
+    if family.has_a_row_for_each_item:
+        raise ValueError(
+            f"items can be added to a model that computes them from their texts or vectors, got version "
+            f"{version.name}, whose model has a row for each item that it was trained on: train anew"
+        )
+    if not items.num_rows:
+        raise ValueError("items to add must be one at least, got none")
+    column = items["item_id"]
+    if pa.types.is_integer(column.type) != pa.types.is_integer(kind):
+        raise ValueError(f"item_id must be of type {kind}, as those of version {version.name} are, got {column.type}")
+    ids = ItemIds(column.cast(kind))
+    if len(np.unique(keys_of(ids.column))) < len(ids):
+        seen = set[ItemId]()
+        for own in ids:  # a hash may be that of another string
+            if own in seen:
+                raise ValueError(f"item_id must be different for each item to add, got {own!r} twice")
+            seen.add(own)
+    if "input" in items.column_names and pa.types.is_fixed_size_list(items["input"].type):
+        zeros = zero_rows(vectors_in(items["input"]))
+        if len(zeros) and family.config.data.zero_vectors != "keep":
+            check_directions("items to add", len(zeros), len(ids), ids[int(zeros[0])])
+    return ids
+
+
+def encoded_parts(version: Version, items: pa.Table) -> Iterator[pa.Table]:
+    """The parts that items become, by the version's own model."""
+    described, family = version.described, version.family
+    ids = items["item_id"].to_pylist()
+    encode = family.added_encoder(version.storage, described, version.weights(), ids)
+    for first in range(0, items.num_rows, PART_ITEMS):
+        block = items.slice(first, PART_ITEMS)
+        state = encode(block["item_id"].to_pylist(), item_inputs(block) if "input" in block.column_names else None)
+        part = parquet.item_part(_columns_of(described, block), state, list(described.attributes or {}))
+        if parquet.state_entry(part) != described.state:
+            raise ValueError(
+                f"added items must be stored as those of version {described.version}, {described.state}, got "
+                f"{parquet.state_entry(part)}: encode a new version"
+            )
+        advance(min(first + PART_ITEMS, items.num_rows), items.num_rows, "items")
+        yield part
+
+
+def _columns_of(described: Encoded, items: pa.Table) -> pa.Table:
+    """The columns beside the state that the version's parts have; a missing title is an empty one, a missing attribute
+    null."""
+    columns = dict[str, Any]()
+    for name in (*parquet.NAMED, *(described.attributes or {})):
+        if name not in described.columns:
+            continue
+        kind = _column_type(described, name)
+        source = "input" if name == "text" else name
+        if source in items.column_names:
+            columns[name] = items[source].cast(kind)
+        else:
+            missing: Any = "" if name in parquet.NAMED else None
+            columns[name] = pa.array([missing] * items.num_rows, kind)
+    return pa.table(columns)
+
+
+def _column_type(described: Encoded, name: str) -> pa.DataType:
+    """The Arrow type of a column beside the state."""
+    kind = (described.attributes or {}).get(name)
+    return pa.type_for_alias(described.columns[name]) if kind is None else TYPES[kind]
+
+
+def id_type(version: Version) -> pa.DataType:
+    """The Arrow type of a version's ids."""
+    return pa.type_for_alias(version.described.columns["item_id"])

@@ -1,0 +1,91 @@
+"""Compaction: a version whose items are all in its base, and none of them hidden.
+
+Parts that are whole stay as they are. Nothing is renumbered in an index: it is built anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from rails_ray.allowed_code import AllowedCode
+from rails_ray.counting import advance
+from rails_ray.errors import ConflictError
+from rails_ray.families import indexing
+from rails_ray.families.in_process import InProcess
+from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, with_parts, write_part
+from rails_ray.families.shards import read_part
+from rails_ray.families.version import Version
+from rails_ray.storage import hidden, indexes, versions
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.manifest import CONFIG, Encoded, Manifest, PartEntry
+from rails_ray.storage.parts import PART_ITEMS
+
+MOST_DELTAS = 16  # beyond which a compaction is due
+MOST_CHANGED = 0.05  # likewise, of all rows: those of deltas, and hidden ones
+
+
+def is_compaction_due(described: Encoded) -> bool:
+    """Decide whether deltas and hidden rows are so many that searches and starts suffer."""
+    num_base = sum(part.num_live for part in described.parts if part.delta is None)
+    num_changed = described.num_items - num_base
+    return described.num_deltas > MOST_DELTAS or num_changed > MOST_CHANGED * described.num_items
+
+
+def compact(storage: Storage, *, allow_code: Sequence[str] = ()) -> Manifest:
+    """Write the current version's items anew where something is hidden or in deltas, with new indexes, and make the
+    result current. A version without deltas and hidden rows stays as it is.
+
+    Raises:
+        NotFoundError: if nothing was published.
+        ConflictError: if others changed the version again and again in the meantime.
+    """
+    for _ in range(ATTEMPTS):
+        before = storage.read_tagged(versions.CURRENT)
+        version = Version.published(storage, None, AllowedCode.given(allow_code))
+        parent = version.manifest
+        if all(part.delta is None and part.hidden is None for part in parent.parts):
+            return parent
+        name = next_name(parent)
+        parts = list(_compacted(storage, parent))
+        made = replace(with_parts(parent, name, parts), indexes=[])
+        if version.family.index_names:
+            _copy_fitted(storage, parent, name, version.family.index_names)
+            config_json = version.file(CONFIG)
+            made = replace(made, indexes=indexing.build(InProcess().each, storage, made, config_json))
+        try:
+            return publish_after(storage, parent, made, before)
+        except ConflictError as error:
+            outrun = error
+    raise outrun
+
+
+def _compacted(storage: Storage, parent: Manifest) -> Iterator[PartEntry]:
+    """The parts of the live items, each in its shard: parts that are whole stay, of others new ones are written."""
+    num_done = 0
+    for shard in range(len(parent.shard_items)):
+        waiting = list[pa.Table]()
+        for part in sorted((part for part in parent.parts if part.shard == shard), key=lambda part: part.first_row):
+            num_done += part.num_items
+            advance(num_done, parent.num_items, "items, writing parts")
+            if part.delta is None and part.hidden is None and not waiting:
+                yield part
+                continue
+            table, rows = read_part(storage, parent, part), hidden.live_rows(storage, parent, part)
+            waiting.append(table if rows is None else table.take(pa.array(rows)))
+            while sum(own.num_rows for own in waiting) >= PART_ITEMS:
+                joined = pa.concat_tables(waiting)
+                yield write_part(storage, joined.slice(0, PART_ITEMS), shard, part.first_row)
+                waiting = [joined.slice(PART_ITEMS)] if joined.num_rows > PART_ITEMS else []
+        if sum(own.num_rows for own in waiting):
+            yield write_part(storage, pa.concat_tables(waiting), shard, parent.num_items)
+
+
+def _copy_fitted(storage: Storage, parent: Manifest, name: str, names: Sequence[str]) -> None:
+    """Build the indexes of a compaction from what was fitted for its base."""
+    for own in names:
+        for former in (parent.version, parent.home):
+            fitted = indexes.read_fitted(storage, former, own)
+            if fitted is not None:
+                indexes.copy_fitted(storage, name, own, fitted)
+                break

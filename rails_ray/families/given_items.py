@@ -1,0 +1,104 @@
+"""Items that a caller gives in memory: their vectors, ids and titles, checked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
+
+from rails_ray.storage.parquet import vectors
+
+LARGEST_SIGNED = 2**63 - 1
+
+
+def rows_of(vectors: ArrayLike) -> NDArray[np.float32]:
+    """Vectors of items as an array [X, D].
+
+    Raises:
+        ValueError: if they are not finite numbers of one width, or none.
+    """
+    try:
+        given = np.asarray(vectors)
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ) as error:  # unequal lists, tensors that are not plain
+        raise ValueError(f"vectors must be numbers [items, width], got: {error}") from None
+    if given.dtype.kind not in "fiu":
+        raise ValueError(f"vectors must be numbers [items, width], got an array of {given.dtype}")
+    with np.errstate(over="ignore"):  # an infinity is refused below
+        rows = given.astype(np.float32)
+    if rows.ndim != 2 or not rows.size:
+        shape = " x ".join(map(str, rows.shape)) or "a number"
+        raise ValueError(f"vectors must be [items, width], of one item at least, got {shape}")
+    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(wrong):
+        raise ValueError(f"vectors must be finite in float32, got NaN or infinity in row {wrong[0]}")
+    return rows
+
+
+def items_of(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Sequence[Any] | None) -> pa.Table:
+    """A table with item_id and, if there are titles, title.
+
+    Args:
+        ids: by default the numbers of the rows.
+
+    Raises:
+        ValueError: if ids or titles are not one for each item, ids not distinct, or of a wrong type.
+    """
+    given = {"item_id": range(num_items) if ids is None else ids} | ({} if titles is None else {"title": titles})
+    for name, values in given.items():
+        if len(values) != num_items:
+            option = "ids" if name == "item_id" else "titles"
+            raise ValueError(f"{option} must be one for each of the {num_items} vectors, got {len(values)}")
+    try:
+        table = pa.table({name: _column(values) for name, values in given.items()})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise ValueError(f"ids must be all integers or all strings, and titles strings, got: {error}") from None
+    kinds = {
+        "item_id": (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string),
+        "title": (pa.types.is_string, pa.types.is_large_string),
+    }
+    for name in table.column_names:
+        column = table[name]
+        if column.null_count or not any(is_kind(column.type) for is_kind in kinds[name]):
+            got = "none for some items" if column.null_count else column.type
+            raise ValueError(f"ids must be all integers or all strings, and titles strings, got {got} as {name}")
+    column = table["item_id"]
+    counts = column.value_counts()
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise ValueError(f"ids must be distinct, got {repeated[0].as_py()!r} twice or more")
+    kind = pa.string()
+    if pa.types.is_integer(column.type):
+        kind = pa.int64() if pc.max(column).as_py() <= LARGEST_SIGNED else pa.uint64()
+    return table.set_column(0, "item_id", column.cast(kind))
+
+
+def _column(values: Any) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.uint64())
+
+
+def given_items(
+    inputs: ArrayLike | Sequence[str], ids: Sequence[Any] | NDArray[Any], titles: Sequence[Any] | None = None
+) -> pa.Table:
+    """Items to add, as `changing.add` takes them.
+
+    Args:
+        inputs: vectors [X, D], or texts, which are titles too if none are given.
+
+    Raises:
+        ValueError: if they are not as said.
+    """
+    texts = list(inputs) if not isinstance(inputs, np.ndarray) and isinstance(inputs, Sequence) else []
+    if texts and all(isinstance(own, str) for own in texts):
+        items = items_of(len(texts), ids, texts if titles is None else titles)
+        return items.append_column("input", pa.chunked_array([pa.array(texts, pa.string())]))
+    rows = rows_of(inputs)
+    return items_of(len(rows), ids, titles).append_column("input", vectors(rows))

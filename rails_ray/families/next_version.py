@@ -1,0 +1,60 @@
+"""A version that shares its files with the one that it began from, its parent."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pyarrow as pa
+
+from rails_ray.families import calibrations, default_searches
+from rails_ray.storage import parquet, versions
+from rails_ray.storage.filesystem import Storage, Tagged
+from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry, write_object
+
+ATTEMPTS = 8  # of a change that others outrun
+
+
+def publish_after(storage: Storage, parent: Manifest, made: Encoded, before: Tagged | None) -> Manifest:
+    """Give a version the calibration and the default search of its parent, then publish it.
+
+    Args:
+        before: the pointer to the current version as it was when the parent was read.
+
+    Raises:
+        ConflictError: if another version was published in the meantime.
+    """
+    calibration = calibrations.read_current(storage, parent.version)
+    if calibration is not None:
+        calibrations.write(storage, made.version, calibration)
+    search = default_searches.read_current(storage, parent.version)
+    if search is not None:
+        default_searches.write(storage, made.version, search)
+    manifest = versions.described_as(made, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", parent.version)
+    return versions.publish_change(storage, manifest, before)
+
+
+def with_parts(parent: Manifest, name: str, parts: Sequence[PartEntry]) -> Encoded:
+    """A version of these parts, numbered anew, with the files of its parent."""
+    fields = {field: getattr(parent, field) for field in Encoded.__dataclass_fields__}
+    numbered, shard_items, first = list[PartEntry](), [0] * len(parent.shard_items), 0
+    for part in sorted(parts, key=lambda part: (part.shard, part.delta or 0, part.first_row)):
+        numbered.append(replace(part, first_row=first))
+        shard_items[part.shard] += part.num_items
+        first += part.num_items
+    fields |= {"version": name, "base": parent.home, "parts": numbered, "num_items": first, "shard_items": shard_items}
+    return Encoded(**fields)
+
+
+def next_name(parent: Manifest) -> str:
+    """A name that nobody else takes: that of the base, a number, and a few random letters."""
+    own = parent.version.removeprefix(f"{parent.home}.").partition("-")[0]
+    number = int(own) + 1 if parent.base is not None and own.isdecimal() else 1
+    return f"{parent.home}.{number}-{uuid4().hex[:6]}"
+
+
+def write_part(storage: Storage, table: pa.Table, shard: int, first_row: int, delta: int | None = None) -> PartEntry:
+    """Write a part of a shard, whose rows `with_parts` numbers; parts of one delta stay in the order of `first_row`."""
+    written: FileEntry = write_object(storage, parquet.part_to_bytes(table))
+    numbers = {"shard": shard, "first_row": first_row, "num_items": table.num_rows, "delta": delta}
+    return PartEntry(path=written.path, size_bytes=written.size_bytes, sha256=written.sha256, **numbers)

@@ -1,0 +1,32 @@
+"""Items to add, from a user's tables: as `changing.add` takes them."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from rails_ray.data.sources import null_notes
+from rails_ray.families.config import DataConfig
+from rails_ray.families.data import read_corpus, with_data
+from rails_ray.families.encoding import scan
+from rails_ray.families.in_process import InProcess
+from rails_ray.families.version import Version
+from rails_ray.storage.parquet_files import FileRows
+
+
+def read_items(version: Version, data: DataConfig) -> tuple[pa.Table, tuple[str, ...]]:
+    """Read the items of a data set as a version's model reads items, every row checked.
+
+    Returns:
+        The items, and a sentence on all that was left out.
+
+    Raises:
+        NotFoundError: if there is no table of items.
+        ValueError: if a row is wrong, or the model cannot encode such items.
+    """
+    newer = data.over(version.config.data)
+    newer = replace(newer, zero_vectors=newer.zero_vectors or "refuse")
+    corpus = read_corpus(with_data(version.config, newer), version.storage)
+    scanned = scan(InProcess(), corpus.items, 1, None)
+    notes = (*corpus.notes, *null_notes("items", scanned.num_null, scanned.num_items))
+    files: list[FileRows] = list(scanned.files)
+    return pa.concat_tables(corpus.items.blocks(files, 0, scanned.num_items)), notes

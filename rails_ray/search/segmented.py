@@ -1,0 +1,99 @@
+"""A shard in segments: its base, and the items that came later, each with a searcher of its own.
+
+Their answers become one as those of shards do (`sharded.merge`), so what is exact of each is exact of all. A segment
+without an index is scanned.
+
+Axes: B queries, X items.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Generic
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.modules.losses import ScoreLogit
+from rails_ray.modules.similarities.explain import Explained
+from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
+from rails_ray.search.masks import Mask
+from rails_ray.search.methods import Query, Retriever
+from rails_ray.search.searcher import Searcher
+from rails_ray.search.sharded import merge, of_corpus
+from rails_ray.search.spec import SearchResult, SearchSpec
+
+
+class Segmented(Generic[Query]):
+    """The contract of `Searcher`.
+
+    Args:
+        segments: searchers of consecutive items, the base first; none is empty.
+    """
+
+    def __init__(self, segments: Sequence[Searcher[Query]]) -> None:
+        self.segments = segments
+        self.first_rows = [0, *accumulate(map(len, segments))][:-1]
+        self.gather_share = segments[0].gather_share
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The contract of `Searcher`."""
+        return self.segments[0].methods
+
+    def __len__(self) -> int:
+        return sum(map(len, self.segments))
+
+    def retriever(self, method: str, params: SearchParams = DEFAULT_PARAMS) -> Retriever[Query]:
+        """The contract of `Searcher`."""
+        of_segments = [segment.retriever(method, params) for segment in self.segments]
+        return _OfSegments(of_segments, self.first_rows, [len(segment) for segment in self.segments])
+
+    def search(
+        self, query: Query, spec: SearchSpec, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> SearchResult:
+        """The contract of `Searcher`."""
+        return self.retriever(method, params).search(query, spec)
+
+    def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `Searcher`."""
+        parts = [
+            segment.log_sum_exp(query, logit, None if mask is None else mask.of_items(first, len(segment)))
+            for first, segment in zip(self.first_rows, self.segments, strict=True)
+        ]
+        return torch.stack(parts).logsumexp(dim=0)
+
+    def explain(self, query: Query, item_rows: Sequence[int]) -> Explained:
+        """The contract of `Searcher`."""
+        rows = np.asarray(item_rows, np.int64)
+        which = np.searchsorted(self.first_rows, rows, side="right") - 1
+        order, parts = list[int](), list[Explained]()
+        for number, (first, segment) in enumerate(zip(self.first_rows, self.segments, strict=True)):
+            places = np.flatnonzero(which == number)
+            if len(places) or not number:  # the first also says how empty parts look
+                parts.append(segment.explain(query, (rows[places] - first).tolist()))
+                order += places.tolist()
+        back = torch.tensor(order, dtype=torch.int64).argsort()
+        return Explained(*(torch.cat(own, dim=1)[:, back.to(own[0].device)] for own in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class _OfSegments(Generic[Query]):
+    """The contract of `Retriever`: a method of each segment."""
+
+    retrievers: Sequence[Retriever[Any]]
+    first_rows: Sequence[int]
+    sizes: Sequence[int]
+
+    @property
+    def is_exact(self) -> bool:
+        return all(retriever.is_exact for retriever in self.retrievers)
+
+    def search(self, query: Query, spec: SearchSpec) -> SearchResult:
+        mask, parts = spec.mask, list[SearchResult]()
+        for retriever, first, size in zip(self.retrievers, self.first_rows, self.sizes, strict=True):
+            own = spec if mask is None else replace(spec, mask=mask.of_items(first, size))
+            parts.append(of_corpus(retriever.search(query, own), first))
+        return merge(parts, spec, spec.num_left(len(query), sum(self.sizes)))
