@@ -122,7 +122,7 @@ class LocalVersion:
 
     @property
     def engine(self) -> Engine:
-        """What it makes of requests."""
+        """The engine of its version."""
         return self.loaded.engine
 
     @property

@@ -64,7 +64,7 @@ class Segment:
         return cls(items, version.family.searcher(similarity, state, indexes), zeros, files)
 
     def hiding(self, first_row: int, hidden: NDArray[np.int64]) -> "Segment":
-        """The same items in another version.
+        """These items in another version.
 
         Args:
             first_row: the row of the first one there.
@@ -168,7 +168,7 @@ class HeldItems:
         if len(self.segments) == 1:
             return take(self.base.state, torch.from_numpy(rows))
         which = np.searchsorted(self.first_rows, rows, side="right") - 1
-        order, parts = list[NDArray[np.int64]](), list[Any]()
+        order, parts = list[NDArray[np.int64]](), list[AnyItems]()
         for number, segment in enumerate(self.segments):
             places = np.flatnonzero(which == number)
             order.append(places)
