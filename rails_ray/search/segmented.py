@@ -115,7 +115,7 @@ class _SomeOfSegments(Generic[Query]):
     is_exact = True
 
     def search(self, query: Query, spec: SearchSpec) -> SearchResult:
-        return _OfSegments(self.scans, self.first_rows, self.sizes).search(query, spec)
+        return _OfSegments[Query](self.scans, self.first_rows, self.sizes).search(query, spec)
 
     def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         return _log_sum_exp(self.scans, self.first_rows, self.sizes, query, logit, mask)

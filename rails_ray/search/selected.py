@@ -4,7 +4,6 @@ Axes: X items of the corpus, N of them that are selected.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -59,5 +58,5 @@ class Selected:
     def together(self) -> Float[Tensor, "N _"] | None:
         return self._of_rows(self.items.together())
 
-    def _of_rows(self, vectors: Tensor | None) -> Any:
+    def _of_rows(self, vectors: Tensor | None) -> Tensor | None:
         return None if vectors is None else vectors.index_select(0, self.rows)

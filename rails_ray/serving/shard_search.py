@@ -156,7 +156,7 @@ class ShardSearch:
         self.device = device
         self._family, self._similarity = version.family, similarity
         self._attributes = version.described.attributes or {}
-        self.masks = KeptMasks() if former is None else former.masks
+        self.masks: KeptMasks = KeptMasks() if former is None else former.masks
         num_components, self._base_files = similarity.num_components[1], _base_files(version, shard)
         if former is not None and former._base_files == self._base_files:
             base = former.held.segments[0].hiding(version.described.first_row(shard), version.hidden(shard))
@@ -168,7 +168,7 @@ class ShardSearch:
         if later is not None:
             files = _files_of_deltas(version, shard)
             of_deltas = [Segment.of(version, similarity, later, device=device, files=files)]
-        self.held = HeldItems([base, *of_deltas])
+        self.held: HeldItems = HeldItems([base, *of_deltas])
 
     @property
     def items(self) -> Items:
@@ -241,7 +241,7 @@ class ShardSearch:
     def _of_groups(
         self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], groups: Sequence[Group]
     ) -> SearchResult:
-        """What is found for all queries, by rows of the shard."""
+        """The results of all queries, by rows of the shard."""
         if len(groups) == 1:
             return self._of_group(query, request, excluded, groups[0].left)
         parts = [
@@ -258,7 +258,7 @@ class ShardSearch:
     def _of_group(
         self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], left: LeftRows | None
     ) -> SearchResult:
-        """What is found for queries that may find the same rows, in the host's memory."""
+        """The results of queries that may find the same rows, in the host's memory."""
         found = self._found(self._here(query), request, excluded, left)
         found = found if self.device == "cpu" else found.on("cpu")
         if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
@@ -269,7 +269,7 @@ class ShardSearch:
     def _found(
         self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], left: LeftRows | None
     ) -> SearchResult:
-        """What is found among items that have a direction."""
+        """The results among items that have a direction."""
         searcher = self.held.searcher
         if left is None or not self._is_gathered(left):
             spec = request.spec(self._mask_of(excluded, left), self.device)
@@ -315,6 +315,7 @@ class ShardSearch:
         """
         logit, excluded = tempered(self.cutoff_support.logit, factor), self._rows_of(exclude)
         groups, sums = self._groups(scope, len(excluded)), list[NDArray[np.float64]]()
+        scan: Searcher[Any] | ExactSearch[Any]
         for own in groups:
             some = query if len(groups) == 1 else take(query, torch.tensor(own.numbers))
             out = [excluded[number] for number in own.numbers]

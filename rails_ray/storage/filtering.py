@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rails_ray.schema.filters import AllOf, AnyOf, Comparison, Condition, Negation
-from rails_ray.storage.numbers import numbers_as_array
+from rails_ray.storage.numbers import numbers_as_array, numbers_in
 
 Booleans = NDArray[np.bool_]
 ROW = " row"  # of a table that an expression filters: no attribute begins with a space
@@ -78,7 +78,7 @@ def _compared(column: pa.Array, operator: str, value: Any) -> Booleans:
     if pa.types.is_list(column.type):
         values = _values(value if operator == "$in" else [value], column.type.value_type)
         num_equal = np.append(0, np.cumsum(_booleans(pc.is_in(column.values, values))))
-        ends: NDArray[np.int32] = np.from_dlpack(column.offsets)
+        ends = numbers_in(column.offsets)
         found: Booleans = num_equal[ends[1:]] > num_equal[ends[:-1]]
         return found
     if operator == "$in":
@@ -115,5 +115,5 @@ def _by_expression(filter: pc.Expression, attributes: pa.Table) -> Booleans:
         names = ", ".join(attributes.column_names)
         raise ValueError(f"filter must be an expression of booleans over the columns {names}, got: {first}") from None
     for chunk in rows.chunks:
-        found[np.from_dlpack(chunk)] = True
+        found[numbers_in(chunk)] = True
     return found
