@@ -110,6 +110,27 @@ def test_every_index_of_vectors(
     assert found.is_exact or (index != "flat" and not share and len(left) > 0)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0], ids=["hidden", "gathered"])
+def test_items_without_a_direction_that_pass_come_last(
+    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside such that do not pass, and where nothing else passes."""
+    rows = np.random.default_rng(0).standard_normal((40, WIDTH)).astype(np.float32)
+    rows[[3, 8, 20, 30]] = 0
+    local.build(rows, folder=str(tmp_path), zero_vectors="keep")
+    items: Attributes = [dict.fromkeys(KINDS) | {"year": row % 4 + 10 * (row in (8, 20))} for row in range(40)]
+    with_attributes(Storage(str(tmp_path)), items)
+    version = local.open(str(tmp_path))
+    monkeypatch.setattr(version.shards[0].searcher, "gather_share", share)
+    every = version.search(QUERIES, k=40).results
+    for filter, last in (({"year": {"$in": [3, 10]}}, [3, 8, 20]), ({"year": 10}, [8, 20])):
+        left = [row for row, item in enumerate(items) if passes(filter, item)]
+        for own, whole in zip(version.search(QUERIES, k=40, filter=filter).results, every, strict=True):
+            assert own.items == [item for item in whole.items if item in left]
+            assert own.items[-len(last) :] == last
+            assert (own.num_searched, own.certificate.is_exact) == (len(left), True)
+
+
 CUTOFFS: list[dict[str, float]] = [
     {"nucleus": 0.4},
     {"probability": 0.02},
