@@ -1,5 +1,6 @@
 """Items that are added to a version: checked against it, and encoded as its own were."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from rails_ray.counting import advance
 from rails_ray.data.corpus import item_inputs, vectors_in
+from rails_ray.data.forms.vector import VectorForm
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
@@ -42,11 +44,32 @@ def checked_ids(version: Version, items: pa.Table) -> ItemIds:
             if own in seen:
                 raise ValueError(f"item_id must be different for each item to add, got {own!r} twice")
             seen.add(own)
+    _check_inputs(version, items)
     if "input" in items.column_names and pa.types.is_fixed_size_list(items["input"].type):
         zeros = zero_rows(vectors_in(items["input"]))
         if len(zeros) and family.config.data.zero_vectors != "keep":
             check_directions("items to add", len(zeros), len(ids), ids[int(zeros[0])])
     return ids
+
+
+def _check_inputs(version: Version, items: pa.Table) -> None:
+    """Raises:
+    ValueError: if items have not what the model reads of them.
+    """
+    form = version.family.form
+    kind = items["input"].type if "input" in items.column_names else None
+    got = "none" if kind is None else "vectors" if pa.types.is_fixed_size_list(kind) else "texts"
+    if isinstance(form, VectorForm):
+        if form.item_columns and got != "vectors":
+            raise ValueError(
+                f"items to add to version {version.name} must be vectors, as its model reads them, got {got}"
+            )
+        found, shape = math.prod(vectors_in(items["input"]).shape[1:]) if got == "vectors" else 0, form.item_shape
+        if form.item_columns and shape and found != math.prod(shape):
+            wanted = " of ".join(map(str, shape))
+            raise ValueError(f"vectors to add to version {version.name} must have {wanted} numbers, got {found}")
+    elif version.family.encodes_inputs and got != "texts":
+        raise ValueError(f"items to add to version {version.name} must be texts, as its model reads them, got {got}")
 
 
 def encoded_parts(version: Version, items: pa.Table) -> Iterator[pa.Table]:

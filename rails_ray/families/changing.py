@@ -24,7 +24,7 @@ from rails_ray.item_ids import ItemId
 from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.ids import ItemIds, keys_of
+from rails_ray.storage.ids import DIGITS, ItemIds, keys_of
 from rails_ray.storage.manifest import Manifest, PartEntry
 
 
@@ -199,6 +199,5 @@ def _ids_of_type(item_ids: Sequence[ItemId], kind: pa.DataType) -> pa.Array:
 
 
 def _as_integer(own: ItemId) -> int | None:
-    if isinstance(own, int):
-        return own
-    return int(own) if own.lstrip("-").isdecimal() and own.isascii() else None
+    is_digits = isinstance(own, str) and DIGITS.fullmatch(own) is not None
+    return int(own) if is_digits or isinstance(own, int) else None
