@@ -140,11 +140,11 @@ def test_every_item_row_must_be_there_once(parts: list[PartEntry], message: str)
     [
         (
             lambda value: sealed(value | {"format": 1}),
-            r"manifest\.json must be of format 5, got 1: encode and publish it again",
+            r"manifest\.json must be of format 5 or 6, got 1: encode and publish it again",
         ),
         (
             lambda value: sealed({name: value[name] for name in value if name != "state"} | {"format": 3}),
-            r"manifest\.json must be of format 5, got 3: encode and publish it again",
+            r"manifest\.json must be of format 5 or 6, got 3: encode and publish it again",
         ),
         (
             lambda value: sealed(value | {"state": {"kind": "codes"}}),
