@@ -222,12 +222,13 @@ def finish(
     files: Iterable[tuple[str, bytes]],
     cutoff_mass: float | None,
     weights_sha256: Mapping[str, str] = {},
+    attributes: Mapping[str, str] | None = None,
     indexes_of: Callable[[Encoded], list[IndexEntry]] = lambda encoded: [],
 ) -> Encoded:
     """Write the files beside the parts, and the record of the version, which can then be published.
 
     Args:
-        query, cutoff_mass: as in `Encoded`.
+        query, cutoff_mass, attributes: as in `Encoded`.
         files: names and contents; memory holds one at a time.
         weights_sha256: sha256 of each file of the run's folder to copy, by its path; storage copies them by itself.
         indexes_of: gives the indexes of all shards, from all the rest.
@@ -266,6 +267,7 @@ def finish(
         parts=list(entries),
         files=beside,
         cutoff_mass=cutoff_mass,
+        attributes=dict(attributes) if attributes else None,
     )
     encoded = dataclasses.replace(encoded, indexes=indexes_of(encoded))
     write_encoded(storage, encoded)
