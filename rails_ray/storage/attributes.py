@@ -102,7 +102,7 @@ KINDS = {
     "timestamp": Kind("timestamp or date", _timestamps, TYPES["timestamp"], keeps_nulls=True),
     "strings": Kind("list of strings", _lists_of_strings, TYPES["strings"], keeps_nulls=True),
 }
-"""What a column must hold to become an attribute of each kind."""
+"""Values that a column must hold to become an attribute of each kind."""
 
 
 def kinds_of(types: Mapping[str, pa.DataType]) -> dict[str, str]:
@@ -112,7 +112,7 @@ def kinds_of(types: Mapping[str, pa.DataType]) -> dict[str, str]:
 
 
 def kinds_for(version: str, attributes: Mapping[str, str]) -> dict[str, Kind]:
-    """What columns must hold to become attributes of items that are added to a version.
+    """Values that columns must hold to become attributes of items that are added to a version.
 
     Args:
         attributes: the kind of each, as the version has it.
