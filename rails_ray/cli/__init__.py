@@ -11,6 +11,7 @@
 | `query`     | query                                                             |
 | `index`     | index list, show, verify, diff, compact, rollback, import, export |
 | `items`     | items add, upsert, delete                                         |
+| `refresh`   | refresh                                                           |
 | `plan`      | plan                                                              |
 | `inspect`   | inspect                                                           |
 | `keys`      | new-key                                                           |

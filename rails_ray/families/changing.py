@@ -9,7 +9,7 @@ from the pointer to the current version and ends by replacing it; if another was
 with what is encoded already. A version is immutable: what fails on the way leaves objects that no manifest names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from rails_ray.families.added_items import checked_ids, encoded_parts, id_type
 from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, with_parts, write_part
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.storage import hidden, live_ids, versions
+from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds, keys_of
@@ -45,13 +45,23 @@ class Change:
     num_unknown: int = 0
 
 
-def add(storage: Storage, items: pa.Table, *, replaces: bool = False, allow_code: Sequence[str] = ()) -> Change:
+def add(
+    storage: Storage,
+    items: pa.Table,
+    *,
+    replaces: bool = False,
+    allow_code: Sequence[str] = (),
+    read_files: Mapping[str, str] = {},
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Change:
     """Add items to the current version, and make the result current.
 
     Args:
         items: item_id; input, a text or a vector, unless the model reads none; title, if the version has titles; its
             attributes.
         replaces: whether items may be there already, and are then replaced.
+        read_files: the files that have them, for the version's watermark.
+        approve: called with the new version before it becomes current; raises if it must not.
 
     Raises:
         NotFoundError: if nothing was published.
@@ -77,7 +87,7 @@ def add(storage: Storage, items: pa.Table, *, replaces: bool = False, allow_code
         counts = {"num_added": len(wanted) - num_replaced, "num_replaced": num_replaced}
         return _Draft(found, wanted, encoded[home], counts)
 
-    return _carried_out(storage, changed, allow_code)
+    return _carried_out(storage, changed, allow_code, read_files, approve)
 
 
 def delete(storage: Storage, item_ids: Sequence[ItemId], *, allow_code: Sequence[str] = ()) -> Change:
@@ -122,7 +132,13 @@ class _Draft:
     counts: dict[str, int]
 
 
-def _carried_out(storage: Storage, changed: Callable[[Version], Change | _Draft], allow_code: Sequence[str]) -> Change:
+def _carried_out(
+    storage: Storage,
+    changed: Callable[[Version], Change | _Draft],
+    allow_code: Sequence[str],
+    read_files: Mapping[str, str] = {},
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Change:
     storage.check_conditional()
     for _ in range(ATTEMPTS):
         before = storage.read_tagged(versions.CURRENT)
@@ -141,8 +157,11 @@ def _carried_out(storage: Storage, changed: Callable[[Version], Change | _Draft]
         for part in draft.new:
             balance = added(balance, balance_of(keys_of(part["item_id"])))
         made = replace(with_parts(parent, next_name(parent), parts), balance=balance)
+        if read_files:
+            tags = {**watermarks.read(storage, parent), **read_files}
+            made = replace(made, watermark=watermarks.write(storage, tags))
         try:
-            return Change(publish_after(storage, parent, made, before), **draft.counts)
+            return Change(publish_after(storage, parent, made, before, approve), **draft.counts)
         except ConflictError as error:
             outrun = error
     raise outrun

@@ -22,6 +22,7 @@ from rails_ray.storage.manifest import CONFIG, Encoded, Manifest, PartEntry
 from rails_ray.storage.parts import PART_ITEMS
 
 MOST_DELTAS = 16  # beyond which a compaction is due
+SMALL = 0.25  # of a part's usual items: fewer are written with others
 MOST_CHANGED = 0.05  # likewise, of all rows: those of deltas, and hidden ones
 
 
@@ -44,7 +45,8 @@ def compact(storage: Storage, *, allow_code: Sequence[str] = ()) -> Manifest:
         before = storage.read_tagged(versions.CURRENT)
         version = Version.published(storage, None, AllowedCode.given(allow_code))
         parent = version.manifest
-        if all(part.delta is None and part.hidden is None for part in parent.parts):
+        live = parent.live_items
+        if not parent.num_deltas and all(_is_whole(part) or not live[part.shard] for part in parent.parts):
             return parent
         name = next_name(parent)
         parts = list(_compacted(storage, parent))
@@ -61,24 +63,36 @@ def compact(storage: Storage, *, allow_code: Sequence[str] = ()) -> Manifest:
 
 
 def _compacted(storage: Storage, parent: Manifest) -> Iterator[PartEntry]:
-    """The parts of the live items, each in its shard: parts that are whole stay, of others new ones are written."""
+    """The parts of the live items, each in its shard: whole parts stay, others are written anew, and small ones and
+    deltas as one. No shard may be empty: one of which nothing is left keeps a part whose items are hidden."""
     num_done = 0
     for shard in range(len(parent.shard_items)):
-        waiting = list[pa.Table]()
-        for part in sorted((part for part in parent.parts if part.shard == shard), key=lambda part: part.first_row):
+        small, num_parts = list[pa.Table](), 0
+        parts = sorted((part for part in parent.parts if part.shard == shard), key=lambda part: part.first_row)
+        for part in parts:
             num_done += part.num_items
             advance(num_done, parent.num_items, "items, writing parts")
-            if part.delta is None and part.hidden is None and not waiting:
+            if _is_whole(part):
                 yield part
+                num_parts += 1
                 continue
             table, rows = read_part(storage, parent, part), hidden.live_rows(storage, parent, part)
-            waiting.append(table if rows is None else table.take(pa.array(rows)))
-            while sum(own.num_rows for own in waiting) >= PART_ITEMS:
-                joined = pa.concat_tables(waiting)
-                yield write_part(storage, joined.slice(0, PART_ITEMS), shard, part.first_row)
-                waiting = [joined.slice(PART_ITEMS)] if joined.num_rows > PART_ITEMS else []
-        if sum(own.num_rows for own in waiting):
-            yield write_part(storage, pa.concat_tables(waiting), shard, parent.num_items)
+            table = table if rows is None else table.take(pa.array(rows))
+            if part.delta is None and table.num_rows >= SMALL * PART_ITEMS:
+                yield write_part(storage, table, shard, part.first_row)
+                num_parts += 1
+            elif table.num_rows:
+                small.append(table)
+        if small:
+            joined = pa.concat_tables(small)
+            for first in range(0, joined.num_rows, PART_ITEMS):
+                yield write_part(storage, joined.slice(first, PART_ITEMS), shard, parent.num_items + first)
+        elif not num_parts:
+            yield parts[0]
+
+
+def _is_whole(part: PartEntry) -> bool:
+    return part.delta is None and part.hidden is None
 
 
 def _copy_fitted(storage: Storage, parent: Manifest, name: str, names: Sequence[str]) -> None:

@@ -262,8 +262,17 @@ def encode(
         weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
         attributes=attributes,
+        data_sha256=scanned.digest,
+        read_files=_read_files(corpus.items, scanned.files),
         indexes_of=indexes_of,
     )
+
+
+def _read_files(source: ItemFiles | ListedItems, files: Sequence[FileRows]) -> dict[str, str]:
+    """The files of the items, for the version's watermark."""
+    if not isinstance(source, ItemFiles):
+        return {}
+    return {f"{source.table.root}/{own.path}": own.tag for own in files}
 
 
 def _items_done(storage: Storage, version: str, planned: Sequence[PlannedPart], encoded: Shown) -> tuple[int, int, str]:

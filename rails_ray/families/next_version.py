@@ -1,6 +1,6 @@
 """A version that shares its files with the one that it began from, its parent."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -15,11 +15,18 @@ from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry, 
 ATTEMPTS = 8  # of a change that others outrun
 
 
-def publish_after(storage: Storage, parent: Manifest, made: Encoded, before: Tagged | None) -> Manifest:
+def publish_after(
+    storage: Storage,
+    parent: Manifest,
+    made: Encoded,
+    before: Tagged | None,
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Manifest:
     """Give a version the calibration and the default search of its parent, then publish it.
 
     Args:
         before: the pointer to the current version as it was when the parent was read.
+        approve: called with the version before it becomes current; raises if it must not.
 
     Raises:
         ConflictError: if another version was published in the meantime.
@@ -31,7 +38,7 @@ def publish_after(storage: Storage, parent: Manifest, made: Encoded, before: Tag
     if search is not None:
         default_searches.write(storage, made.version, search)
     manifest = versions.described_as(made, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", parent.version)
-    return versions.publish_change(storage, manifest, before)
+    return versions.publish_change(storage, manifest, before, approve)
 
 
 def with_parts(parent: Manifest, name: str, parts: Sequence[PartEntry]) -> Encoded:

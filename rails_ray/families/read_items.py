@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from rails_ray.data.corpus import Corpus
 from rails_ray.data.sources import null_notes
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, with_data
@@ -14,23 +15,30 @@ from rails_ray.storage.attributes import kinds_for
 from rails_ray.storage.parquet_files import FileRows
 
 
-def read_items(version: Version, data: DataConfig) -> tuple[pa.Table, tuple[str, ...]]:
-    """Read the items of a data set as a version's model reads items, every row checked. They have the attributes that
-    the version has and the data set too.
-
-    Returns:
-        The items, and a sentence on all that was left out.
+def corpus_to_add(version: Version, data: DataConfig) -> Corpus:
+    """The items of a data set as a version's model reads items, with the attributes that both have.
 
     Raises:
         NotFoundError: if there is no table of items.
-        ValueError: if a row is wrong, the model cannot encode such items, or an attribute is of another type than in
-            the version.
+        ValueError: if the model cannot encode such items, or an attribute is of another type than in the version.
     """
     newer, kinds = data.over(version.config.data), version.described.attributes or {}
     columns = newer.attribute_columns
     pairs = tuple(f"{name}={columns.get(name, name)}" for name in kinds)
     newer = replace(newer, zero_vectors=newer.zero_vectors or "refuse", attributes=pairs)
-    corpus = read_corpus(with_data(version.config, newer), version.storage, kinds_for(version.name, kinds))
+    return read_corpus(with_data(version.config, newer), version.storage, kinds_for(version.name, kinds))
+
+
+def read_items(version: Version, data: DataConfig) -> tuple[pa.Table, tuple[str, ...]]:
+    """Read the items that `corpus_to_add` has, every row checked.
+
+    Returns:
+        The items, and a sentence on all that was left out.
+
+    Raises:
+        NotFoundError, ValueError: as `corpus_to_add`, and if a row is wrong.
+    """
+    corpus = corpus_to_add(version, data)
     scanned = scan(InProcess(), corpus.items, 1, None)
     notes = (*corpus.notes, *null_notes("items", scanned.num_null, scanned.num_items))
     files: list[FileRows] = list(scanned.files)

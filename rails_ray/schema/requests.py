@@ -141,6 +141,11 @@ class _Search(Strict):
         "an unknown user: the most popular items, as many as k, or else 10, whatever the cut-off; by default an error.",
     )
     ids: Ids = "stored"
+    offset: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] | None = Field(
+        None,
+        description="Items of each list to pass over. With it, 0 too, each result has a `next` while its list goes on, "
+        "which the query of the following page gives as `after`.",
+    )
 
 
 def _param_fields() -> dict[str, Any]:

@@ -76,6 +76,7 @@ class QueryResult(Response):
     temperature: tau_q, by which cut-offs by mass and coverage place the threshold; null if it is not trained.
     budget: what the heavy ranker did; null if it was not asked, or failed at the supports.
     error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.
+    next: what the query of the next page gives as `after`; null if the list ends, or no page was asked for.
     """
 
     items: list[IdField]
@@ -93,6 +94,7 @@ class QueryResult(Response):
     temperature: float | None = None
     budget: BudgetResult | None = None
     error: str | None = None
+    next: str | None = None
 
 
 class Coverage(Response):

@@ -15,6 +15,7 @@
 | `shard_search`        | query state -> the best items of one shard                               |
 | `held_shards`         | all shards of a version in one process, searched at the same time        |
 | `answers`             | coverage, and the merged answer                                          |
+| `paging`              | a list that goes on where another ended                                  |
 | `budgets`             | what is asked of a heavy ranker, and what becomes of a budget            |
 | `deadlines`           | when its answer is of no more use                                        |
 | `engine`              | a request -> what is asked of the shards, round by round -> the response |

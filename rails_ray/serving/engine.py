@@ -25,6 +25,7 @@ from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
+from rails_ray.serving.paging import is_paged, paged
 from rails_ray.serving.popular import Popular
 from rails_ray.serving.search_defaults import SearchDefaults
 from rails_ray.serving.shard_search import ShardRequest, ShardResponse
@@ -135,7 +136,8 @@ class Engine:
             UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
         search = self._search if request.fallback is None else self._with_fallback
-        answered, stages = yield from timed(search(request))
+        rounds = paged(search, request, DEFAULT_K) if is_paged(request) else search(request)
+        answered, stages = yield from timed(rounds)
         return replace(answered, stages=stages)
 
     def _with_fallback(self, request: SearchRequest) -> Rounds[Answered]:

@@ -39,6 +39,7 @@
 | `attributes`   | columns of items that filters may name                                      |
 | `hidden`       | rows of parts that were deleted or replaced                                 |
 | `balance`      | a sum over the ids of a version, that tells whether one is lost             |
+| `watermarks`   | the files of its data that a version has read                               |
 | `live_ids`     | where a version has some ids, by reading ids alone                          |
 | `versions`     | publish, list, verify, roll back: which versions exist, which is current    |
 | `comparing`    | items that two versions have in common, or not                              |

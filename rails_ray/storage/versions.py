@@ -92,12 +92,18 @@ def _publisher() -> str | None:
     return None
 
 
-def publish_change(storage: Storage, made: Manifest, before: Tagged | None) -> Manifest:
+def publish_change(
+    storage: Storage,
+    made: Manifest,
+    before: Tagged | None,
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Manifest:
     """Write the manifest of a version that shares files with its parent, and make it current. Files that the parent has
     are not read again.
 
     Args:
         before: the pointer as it was when the parent was read.
+        approve: called once the version can be opened by its name, and before it is current; raises if it must not be.
 
     Raises:
         DamagedError: if a file of its own is missing or changed, or an item row is missing or occurs twice.
@@ -111,6 +117,7 @@ def publish_change(storage: Storage, made: Manifest, before: Tagged | None) -> M
         if entry.path not in shared:
             check_file(storage, made, entry)
     storage.create(f"{folder_of(made.version)}/manifest.json", manifest.to_json(made))
+    approve(made)
     _point(storage, made, before)
     return made
 
