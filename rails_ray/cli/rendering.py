@@ -314,7 +314,9 @@ def version(manifest: Manifest) -> tuple[Table, Table]:
     for name, value in summary(manifest).items():
         if name != "version":
             is_table = isinstance(value, dict)
-            facts.add_row(name, ", ".join(f"{key}: {kind}" for key, kind in value.items()) if is_table else str(value))
+            facts.add_row(name, _named(value) if is_table else str(value))
+    if manifest.attributes:
+        facts.add_row("attributes", _named(manifest.attributes))
     files = Table("file", "items", "size", "sha256")
     for entry in manifest.entries:
         name, num_items = entry.path, ""
@@ -327,3 +329,7 @@ def version(manifest: Manifest) -> tuple[Table, Table]:
             name = f"shard {entry.shard}, index of {entry.name}"
         files.add_row(name, num_items, decimal(entry.size_bytes), entry.sha256[:12])
     return facts, files
+
+
+def _named(kinds: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in kinds.items())

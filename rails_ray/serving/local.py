@@ -134,6 +134,7 @@ class LocalVersion:
         ids: Sequence[Any] | NDArray[Any],
         *,
         titles: Sequence[Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> "Change":
         """Add items to the storage's current version, make the result current, and answer from it.
@@ -142,6 +143,8 @@ class LocalVersion:
             inputs: what the model reads of each item: vectors [X, D], or texts.
             ids: of the type that the version's ids have.
             titles: shown with answers; texts are their own titles by default.
+            attributes: values of all these items, by the name of an attribute that the version has; one that is left
+                out is null.
             replace: whether items may be there already, and are then replaced.
 
         Raises:
@@ -152,7 +155,7 @@ class LocalVersion:
         from rails_ray.families import changing
         from rails_ray.families.given_items import given_items
 
-        items = given_items(inputs, ids, titles)
+        items = given_items(inputs, ids, titles, attributes)
         change = changing.add(self._kept_in(), items, replaces=replace, allow_code=self.version.allowed.named)
         self.refresh()
         return change
@@ -375,6 +378,7 @@ def build(
     zero_vectors: Literal["refuse", "keep"] = "refuse",
     query_encoder: str | None = None,
     index: str | IndexConfig = "flat",
+    attributes: Mapping[str, Any] | None = None,
 ) -> LocalVersion:
     """Make a version of vectors in this process, and open it. Queries are vectors too, and a score is a cosine.
 
@@ -388,6 +392,8 @@ def build(
         query_encoder: folder of the sentence-transformers model that made the vectors, so that a query may be a text.
         index: what `search(.., method="ann")` searches: `flat`, `hnsw`, `ivf`, or a config such as
             `rails_ray.search.indexes.hnsw.HnswConfig(M=16)`. Building a graph takes one core longest.
+        attributes: further facts of the items, which filters may name: values of all items, by the name of the
+            attribute, such as `{"price": [9.5, None]}`. Booleans, integers, floats, strings, times or lists of strings.
 
     Raises:
         UnsupportedError: if there is such a model, and sentence-transformers is not installed; for another index than
@@ -398,10 +404,10 @@ def build(
     from rails_ray.families.building import build_version  # the recipes, which nothing that is opened needs
 
     if folder is not None:
-        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors, query_encoder, index)
+        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors, query_encoder, index, attributes)
         return open(folder, version)
     with TemporaryDirectory(prefix="rails-ray-") as passing:
-        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder, index)
+        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder, index, attributes)
         return open(passing, version)  # what it holds is in memory
 
 
