@@ -97,15 +97,22 @@ def answers(names: Sequence[str], cut: SearchResponse, best: SearchResponse, tit
     table.add_column("kept", justify="right")
     table.add_column("threshold", justify="right", style="dim")
     for name, kept, found in zip(names, cut.results, best.results, strict=True):
-        rows = zip(found.items, found.titles or found.items, found.scores, strict=True)
+        fields = [_fields(own) for own in found.fields or [{}] * len(found.items)]
+        rows = zip(found.items, found.titles or found.items, found.scores, fields, strict=True)
         cells = [
-            Text(f"{title or item} {score:.2f}", style="" if number < kept.num_kept else "dim")
-            for number, (item, title, score) in enumerate(rows)
+            Text(f"{title or item} {score:.2f}{own}", style="" if number < kept.num_kept else "dim")
+            for number, (item, title, score, own) in enumerate(rows)
         ]
-        between = Text("\n" if found.titles else "  ")
+        between = Text("\n" if found.titles or found.fields else "  ")
         threshold = "" if kept.threshold is None else f"{kept.threshold:.2f}"
         table.add_row(Text(name), between.join(cells), f"{kept.num_kept}{'+' if kept.is_truncated else ''}", threshold)
     return table
+
+
+def _fields(fields: Mapping[str, Any]) -> str:
+    """Render the attributes of an item, after its score."""
+    shown = (f"{name} {', '.join(own) if isinstance(own, list) else own}" for name, own in fields.items())
+    return "".join(f"; {own}" for own in shown)
 
 
 def reports(

@@ -12,6 +12,8 @@
 | `churn`               | how far two versions answer the same queries otherwise                   |
 | `popular`             | the answer to queries of which the model knows nothing                   |
 | `segments`            | the items of a shard: its base, and what came later                      |
+| `scope`               | which items of a shard a search may find                                 |
+| `kept_masks`          | the masks of filters, and the rows that they leave                       |
 | `shard_search`        | query state -> the best items of one shard                               |
 | `held_shards`         | all shards of a version in one process, searched at the same time        |
 | `answers`             | coverage, and the merged answer                                          |

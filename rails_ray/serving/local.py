@@ -42,6 +42,8 @@ from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import CURRENT
 
 if TYPE_CHECKING:
+    from pyarrow.compute import Expression
+
     from rails_ray.families.changing import Change
 
 MOST = 10 * Limits().max_answered_items
@@ -120,7 +122,7 @@ class LocalVersion:
 
     @property
     def engine(self) -> Engine:
-        """What it makes of requests."""
+        """The engine of its version."""
         return self.loaded.engine
 
     @property
@@ -218,6 +220,7 @@ class LocalVersion:
         *,
         method: str | None = None,
         cutoff: Mapping[str, Any] | None = None,
+        filter: "Mapping[str, Any] | Expression | None" = None,
         **options: Any,
     ) -> SearchResponse:
         """The best items for each query, cut to those worth returning.
@@ -228,19 +231,25 @@ class LocalVersion:
             method: by default, and if there is no search parameter, the version's, else brute_force.
             cutoff: one of mass, coverage, nucleus, probability, score and top_k with its value; by default, and if
                 there is no k, the version's.
+            filter: which items may be found, by their attributes, such as {"price": {"$lt": 20}}; or an expression of
+                `pyarrow.compute` over them.
             options: further fields of a request, such as num_candidates.
 
         Raises:
             ValueError: if a field is wrong.
             UnsupportedError: if the version lacks what the cut-off needs.
         """
+        expression = None if filter is None or isinstance(filter, Mapping) else _expression(filter)
         fields = {"k": k, "method": method, "cutoff": cutoff, **options}
+        fields["filter"] = filter if expression is None else None
         vectors = VectorQueries.given(queries)
         request: SearchRequest
         if vectors is not None:
             request = _read(VectorSearch, {"queries": vectors, **fields})
         else:
             request = _read(SearchRequest, {"queries": [query_fields(query) for query in queries], **fields})
+        if expression is not None:
+            request = request.model_copy(update={"filter": expression})
         loaded = self.loaded
         answered = self.carry_out(loaded.engine.search(request), loaded.held)
         return answered.head.model_copy(update={"results": list(answered.results)})
@@ -409,6 +418,13 @@ def build(
     with TemporaryDirectory(prefix="rails-ray-") as passing:
         build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder, index, attributes)
         return open(passing, version)  # what it holds is in memory
+
+
+def _expression(filter: Any) -> Any:
+    """An expression as a filter; None for what is none, which a request refuses."""
+    from pyarrow.compute import Expression  # most searches need none
+
+    return filter if isinstance(filter, Expression) else None
 
 
 def _read(kind: type[Request], fields: dict[str, Any]) -> Request:

@@ -37,6 +37,7 @@
 | `parts`        | the parts of a version during encoding: none twice, none lost               |
 | `indexes`      | the indexes of a version                                                    |
 | `attributes`   | columns of items that filters may name                                      |
+| `filtering`    | which items a filter passes, by these columns                               |
 | `hidden`       | rows of parts that were deleted or replaced                                 |
 | `balance`      | a sum over the ids of a version, that tells whether one is lost             |
 | `watermarks`   | the files of its data that a version has read                               |
