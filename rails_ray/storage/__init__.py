@@ -38,6 +38,7 @@
 | `indexes`      | the indexes of a version                                                    |
 | `attributes`   | columns of items that filters may name                                      |
 | `hidden`       | rows of parts that were deleted or replaced                                 |
+| `deltas`       | how much of a version lies beside its base                                  |
 | `balance`      | a sum over the ids of a version, that tells whether one is lost             |
 | `live_ids`     | where a version has some ids, by reading ids alone                          |
 | `versions`     | publish, list, verify, roll back: which versions exist, which is current    |
