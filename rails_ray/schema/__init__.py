@@ -9,5 +9,6 @@ console are made from it. No module needs torch.
 | `fields`        | types of single fields, and how a message repeats a value                         |
 | `queries`       | a query: one field of a form, and what may stand beside it                        |
 | `requests`      | requests: search, explain, feedback; cut-offs, methods and budgets                |
+| `items`         | requests that change items                                                        |
 | `responses`     | their answers                                                                     |
 """

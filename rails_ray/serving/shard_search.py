@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.cutoffs.temperatures import tempered
-from rails_ray.families.shards import Items, base_of
+from rails_ray.families.shards import Items, base_of, parts_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors
@@ -31,6 +31,7 @@ from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.serving.segments import HeldItems, Segment
 from rails_ray.stopwatch import noted
 from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.manifest import FileEntry
 from rails_ray.storage.numbers import numbers_as_array
 
 Value = TypeVar("Value")
@@ -117,15 +118,15 @@ class ShardSearch:
         self.cutoff_support = version.family.cutoff_support
         self.device = device
         self._family, self._similarity = version.family, similarity
-        num_components, self._base_files = similarity.num_components[1], _base_files(version, shard)
-        if former is not None and former._base_files == self._base_files:
+        num_components, self.base_files = similarity.num_components[1], base_files(version, shard)
+        if former is not None and former.base_files == self.base_files:
             base = former.held.segments[0].hiding(version.described.first_row(shard), version.hidden(shard))
         else:
             items, indexes = version.base(shard, num_components), version.indexes(shard, device)
             base = Segment.of(version, similarity, items, indexes, device)
         later = version.later(shard, num_components)
         of_deltas = [] if later is None else [Segment.of(version, similarity, later, device=device)]
-        self.held = HeldItems([base, *of_deltas])
+        self.held: HeldItems = HeldItems([base, *of_deltas])
 
     @property
     def items(self) -> Items:
@@ -273,11 +274,21 @@ class ShardSearch:
         return [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
 
 
-def _base_files(version: Version, shard: int) -> tuple[str, ...]:
+def base_files(version: Version, shard: int) -> tuple[str, ...]:
     """The files that the base of a shard is made of, and the version whose model scores it."""
     described = version.described
     parts, indexes = base_of(described, shard), (entry for entry in described.indexes if entry.shard == shard)
     return described.home, *(entry.path for entry in (*parts, *indexes))
+
+
+def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
+    """The size of the files of a shard that are read beside a former search of it: its deltas, and its base if that has
+    another."""
+    files: list[FileEntry] = [part for part in parts_of(version.described, [shard]) if part.delta is not None]
+    if former is None or former.base_files != base_files(version, shard):
+        files += base_of(version.described, shard)
+        files += (entry for entry in version.described.indexes if entry.shard == shard)
+    return sum(entry.size_bytes for entry in files)
 
 
 def _num_searched(
