@@ -140,7 +140,7 @@ class LocalVersion:
 
     @property
     def engine(self) -> Engine:
-        """What it makes of requests."""
+        """Its engine, from a request to what shards are asked."""
         return self.loaded.engine
 
     @property

@@ -60,7 +60,7 @@ class Segment:
         return cls(items, version.family.searcher(similarity, state, indexes), zeros)
 
     def hiding(self, first_row: int, hidden: NDArray[np.int64]) -> "Segment":
-        """The same items in another version.
+        """These items as they are in another version.
 
         Args:
             first_row: the row of the first one there.

@@ -194,7 +194,7 @@ class ShardSearch:
     def _found(
         self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], is_left: Tensor | None
     ) -> SearchResult:
-        """What is found among items that have a direction, by rows of the shard."""
+        """The items found among those that have a direction, by rows of the shard."""
         held = self.held
         if is_left is None or not self._is_gathered(is_left):
             spec = request.spec(self._mask_of(excluded, is_left), self.device)
