@@ -44,7 +44,7 @@ def items_in(version: Version, items: Sequence[ItemInput]) -> pa.Table:
 
 
 def _inputs(version: Version, items: Sequence[ItemInput]) -> pa.Array:
-    """What the model reads of each item: texts, or vectors."""
+    """The texts or the vectors that the model reads."""
     is_text = "embedding" not in version.described.query
     encoder = version.query_encoder
     wanted = "text" if is_text else "embedding" if encoder is None else "embedding or text, each alike"

@@ -41,7 +41,7 @@ SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.9999, 1.0)
 
 
 class Metrics:
-    """What a server counts, of all versions that it serves one after the other."""
+    """Counts of a server, through all versions that it serves one after the other."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._requests = instruments.counter("rails_ray_requests", "requests by status", ("path", "status"))

@@ -88,7 +88,7 @@ class Shard:
 
 
 class ShardAnswers:
-    """What a shard in one version answers.
+    """Answers of a shard in one version.
 
     Args:
         shard: the search of that version.
