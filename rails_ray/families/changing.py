@@ -180,11 +180,8 @@ def _hiding(storage: Storage, parent: Manifest, found: live_ids.FoundIds) -> lis
 
 def _new_parts(storage: Storage, parent: Manifest, tables: Sequence[pa.Table]) -> list[PartEntry]:
     """Write the parts of a delta, each to the shard that has the fewest items."""
-    delta, sizes, parts = (
-        1 + max((part.delta or 0 for part in parent.parts), default=0),
-        parent.live_items,
-        list[PartEntry](),
-    )
+    delta, sizes = max((part.delta or 0 for part in parent.parts), default=0) + 1, parent.live_items
+    parts = list[PartEntry]()
     for table in tables:
         shard = int(np.argmin(sizes))
         sizes[shard] += table.num_rows

@@ -159,6 +159,25 @@ class FeedbackResponse(Response):
     kept: list[list[bool] | None]
 
 
+class ItemsResponse(Response):
+    """
+    version: the version that is current now; it is stored, whatever becomes of the server.
+    num_added: items that were not there before.
+    num_replaced: items that have a newer row now.
+    num_deleted: items that are gone.
+    num_unknown: ids to delete that no item has.
+    found_within_s: seconds between two looks of the server at its storage, after which it loads the version; null if it
+        does not follow its storage.
+    """
+
+    version: str
+    num_added: int
+    num_replaced: int
+    num_deleted: int
+    num_unknown: int
+    found_within_s: float | None
+
+
 class ErrorResponse(Response):
     """error: one sentence: what must hold, what came."""
 

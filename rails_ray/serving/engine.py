@@ -33,6 +33,7 @@ from rails_ray.serving.search_defaults import SearchDefaults
 from rails_ray.serving.shard_search import ShardItems, ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.serving.vector_queries import VectorQueries
+from rails_ray.storage.deltas import delta_facts
 from rails_ray.storage.manifest import summary
 
 
@@ -122,6 +123,7 @@ class Engine:
         self.excludes_seen = own.config.data.excludes_seen
         self.facts = {
             **summary(manifest),
+            **delta_facts(manifest),
             **self.cutoffs.summary(),
             "search": self.search_defaults.summary(),
             "takes_budget": takes_budget,

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from rails_ray import local
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError, StorageError, UnsupportedError
-from rails_ray.families import changing, compacting
-from rails_ray.families.compacting import compact, is_compaction_due
+from rails_ray.families import changing
+from rails_ray.families.compacting import compact
 from rails_ray.families.given_items import given_items
 from rails_ray.families.version import Version
 from rails_ray.serving.local import LocalVersion
-from rails_ray.storage import live_ids, manifest, versions
+from rails_ray.storage import deltas, live_ids, manifest, versions
+from rails_ray.storage.deltas import is_compaction_due
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 
@@ -237,7 +238,7 @@ def test_when_a_compaction_is_due(opened: LocalVersion) -> None:
 
 def test_many_deltas_make_it_due(tmp_path: Path) -> None:
     opened = made(tmp_path, 1000)
-    for number in range(compacting.MOST_DELTAS + 1):
+    for number in range(deltas.MOST_DELTAS + 1):
         assert not is_compaction_due(opened.manifest)
         opened.add(vectors_of([5000 + number]), [f"n{number}"])
     assert is_compaction_due(opened.manifest)
