@@ -35,6 +35,7 @@ from rails_ray.serving.http.api import Server, api_of
 from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.traffic import Traffic
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.leases import Lease
 
 
 def _router() -> Server:
@@ -66,6 +67,9 @@ class Router:
         logs.to_stderr()
         allowed = AllowedCode(tuple(args.allow_code))
         version = Version.published(Storage(args.storage), args.version, allowed)
+        self.lease = Lease(version.storage, lambda: version.name)
+        self.lease.look()
+        self.renewing: asyncio.Task[None] | None = None
         caller = None
         if ranker is not None:
             assert args.ranker is not None
@@ -131,7 +135,12 @@ class Router:
         return await asyncio.to_thread(self.engine.embed, texts, are_items=are_items)
 
     async def check_health(self) -> None:
-        """Encode an example query, ask the shards that are here, look for the others, and read the keys again."""
+        """Encode an example query, ask the shards that are here, look for the others, and read the keys again.
+
+        The lease is renewed in the background, as a router must not end for storage that does not answer.
+        """
+        if self.renewing is None or self.renewing.done():
+            self.renewing = asyncio.create_task(asyncio.to_thread(self.lease.look))
         self.shards.look_soon()
         encoded = await asyncio.to_thread(self.engine.encoder.check)
         await asyncio.to_thread(self.shards.check, encoded.state)
