@@ -29,6 +29,7 @@ from rails_ray.storage import parts, versions
 from rails_ray.storage.attributes import ATTRIBUTE, kinds_of, read_column
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.ids import ColumnDigest
+from rails_ray.storage.intents import intent
 from rails_ray.storage.manifest import CONFIG, NO_RUN, QUERY_ENCODER, WEIGHTS, Manifest
 from rails_ray.storage.parquet import NAMED, item_part
 
@@ -81,32 +82,33 @@ def build_version(
     texts = None if query_encoder is None else query_encoder_file(query_encoder, rows.shape[1])
     kept: dict[str, str | int | None] = {"zero_vectors": "keep"} if len(zeros) else {}
     kept |= {} if index == "flat" else {"index": str(family.index_config)}
-    # Parts of another build are not its own.
-    parts.begin(storage, version, {"run": NO_RUN, "items": _digest(rows, items), **kept})
-    config = replace(family.config, data=replace(family.config.data, zero_vectors=zero_vectors))
-    model = DualEncoderFamily.of(config).model().eval()
-    encode = ByModel(model)
-    planned = parts.plan([len(rows)], parts.PART_ITEMS)
-    for part in planned:
-        end = part.first_row + part.num_items
-        named = items.slice(part.first_row, part.num_items)
-        state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
-        parts.write_part(storage, version, part, item_part(named, state, names))
-    files = {CONFIG: (config_json := to_json(config)), WEIGHTS: weight_files.to_bytes(model)}
-    query = QUERY if texts is None else QUERY | TEXT
-    files |= {} if texts is None else {QUERY_ENCODER: texts}
-    encoded = parts.finish(
-        storage,
-        version,
-        planned,
-        run=NO_RUN,
-        query=query,
-        files=files.items(),
-        cutoff_mass=None,
-        attributes=kinds,
-        indexes_of=lambda encoded: indexing.build(InProcess().each, storage, encoded, config_json),
-    )
-    return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    with intent(storage, f"build {version}"):
+        # Parts of another build are not its own.
+        parts.begin(storage, version, {"run": NO_RUN, "items": _digest(rows, items), **kept})
+        config = replace(family.config, data=replace(family.config.data, zero_vectors=zero_vectors))
+        model = DualEncoderFamily.of(config).model().eval()
+        encode = ByModel(model)
+        planned = parts.plan([len(rows)], parts.PART_ITEMS)
+        for part in planned:
+            end = part.first_row + part.num_items
+            named = items.slice(part.first_row, part.num_items)
+            state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
+            parts.write_part(storage, version, part, item_part(named, state, names))
+        files = {CONFIG: (config_json := to_json(config)), WEIGHTS: weight_files.to_bytes(model)}
+        query = QUERY if texts is None else QUERY | TEXT
+        files |= {} if texts is None else {QUERY_ENCODER: texts}
+        encoded = parts.finish(
+            storage,
+            version,
+            planned,
+            run=NO_RUN,
+            query=query,
+            files=files.items(),
+            cutoff_mass=None,
+            attributes=kinds,
+            indexes_of=lambda encoded: indexing.build(InProcess().each, storage, encoded, config_json),
+        )
+        return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 
 def index_config(index: str | IndexConfig) -> IndexConfig:

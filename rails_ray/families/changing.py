@@ -25,7 +25,8 @@ from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import DIGITS, ItemIds, keys_of
-from rails_ray.storage.manifest import Manifest, PartEntry
+from rails_ray.storage.intents import intent
+from rails_ray.storage.manifest import Encoded, Manifest, PartEntry
 
 
 @dataclass(frozen=True)
@@ -141,30 +142,40 @@ def _carried_out(
 ) -> Change:
     storage.check_conditional()
     for _ in range(ATTEMPTS):
-        before = storage.read_tagged(versions.CURRENT)
-        version = Version.published(storage, None, AllowedCode.given(allow_code))
-        parent, draft = version.manifest, changed(version)
-        if isinstance(draft, Change):
-            return draft
-        if parent.balance not in (None, draft.found.balance):
-            raise DamagedError(
-                f"the items of version {parent.version} must have the balance of its manifest, got another: an item is "
-                "lost, or there twice; see `rails-ray index verify`"
-            )
-        parts = _hiding(storage, parent, draft.found) + _new_parts(storage, parent, draft.new)
-        gone = draft.ids.column.filter(pa.array(draft.found.is_found))
-        balance = removed(draft.found.balance, balance_of(keys_of(gone)))
-        for part in draft.new:
-            balance = added(balance, balance_of(keys_of(part["item_id"])))
-        made = replace(with_parts(parent, next_name(parent), parts), balance=balance)
-        if read_files:
-            tags = {**watermarks.read(storage, parent), **read_files}
-            made = replace(made, watermark=watermarks.write(storage, tags))
         try:
-            return Change(publish_after(storage, parent, made, before, approve), **draft.counts)
+            with intent(storage, "change of items", versions.CURRENT) as before:
+                version = Version.published(storage, None, AllowedCode.given(allow_code))
+                parent, draft = version.manifest, changed(version)
+                if isinstance(draft, Change):
+                    return draft
+                made = _made(storage, parent, draft, read_files)
+                return Change(publish_after(storage, parent, made, before, approve), **draft.counts)
         except ConflictError as error:
             outrun = error
     raise outrun
+
+
+def _made(storage: Storage, parent: Manifest, draft: _Draft, read_files: Mapping[str, str]) -> Encoded:
+    """Write the objects of a changed version.
+
+    Raises:
+        DamagedError: if the parent has not the items that its manifest says.
+    """
+    if parent.balance not in (None, draft.found.balance):
+        raise DamagedError(
+            f"the items of version {parent.version} must have the balance of its manifest, got another: an item is "
+            "lost, or there twice; see `rails-ray index verify`"
+        )
+    parts = _hiding(storage, parent, draft.found) + _new_parts(storage, parent, draft.new)
+    gone = draft.ids.column.filter(pa.array(draft.found.is_found))
+    balance = removed(draft.found.balance, balance_of(keys_of(gone)))
+    for part in draft.new:
+        balance = added(balance, balance_of(keys_of(part["item_id"])))
+    made = replace(with_parts(parent, next_name(parent), parts), balance=balance)
+    if not read_files:
+        return made
+    tags = {**watermarks.read(storage, parent), **read_files}
+    return replace(made, watermark=watermarks.write(storage, tags))
 
 
 def _hiding(storage: Storage, parent: Manifest, found: live_ids.FoundIds) -> list[PartEntry]:

@@ -37,6 +37,7 @@ from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.registry import served_family
 from rails_ray.storage import manifest, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
+from rails_ray.storage.intents import intent
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet_files import FileRows
 from rails_ray.storage.parts import PART_ITEMS, PlannedPart, Task, shards_of
@@ -147,8 +148,15 @@ def encode(
     `rails_ray.on_ray.encode` describes arguments and errors. Any executor writes the same bytes.
     """
     store = Storage(storage)
-    allowed = AllowedCode.given(options.allow_code).read_by(f"run {run}", str(store))
     store.check_conditional()
+    with intent(store, f"encode {run}"):
+        return _encoded(executor, store, run, options, on_progress)
+
+
+def _encoded(
+    executor: Executor, store: Storage, run: str, options: EncodeOptions, on_progress: OnProgress | None
+) -> Encoded:
+    allowed = AllowedCode.given(options.allow_code).read_by(f"run {run}", str(store))
     found = runs.read(store, run, options.min_chunks)
     trained = run_config = config.from_json(found.config)
     newer = run_config.data if options.data is None else options.data.over(run_config.data)
