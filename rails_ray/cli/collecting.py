@@ -1,4 +1,4 @@
-"""What a storage keeps: tags of versions, and the collection of what nothing needs."""
+"""Contents of a storage: tags of versions, and the collection of what nothing needs."""
 
 import json
 import time

@@ -12,13 +12,16 @@ import binascii
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rails_ray.item_ids import ItemId
 from rails_ray.schema.fields import shortened
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.schema.responses import QueryResult
 from rails_ray.search.rounds import Rounds
+
+if TYPE_CHECKING:
+    from rails_ray.serving.engine import Answered
 
 SPARE = 16  # items more than the place needs, as some may have come since
 
@@ -59,7 +62,9 @@ def is_paged(request: SearchRequest) -> bool:
     return request.offset is not None or any(query.after is not None for query in _single(request))
 
 
-def paged(search: Callable[[SearchRequest], Rounds[Any]], request: SearchRequest, most: int) -> Rounds[Any]:
+def paged(
+    search: Callable[[SearchRequest], "Rounds[Answered]"], request: SearchRequest, most: int
+) -> "Rounds[Answered]":
     """Search for a page of each query.
 
     Args:
