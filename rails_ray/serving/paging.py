@@ -125,6 +125,7 @@ def _page(result: QueryResult, place: int, k: int) -> QueryResult:
             "items": result.items[place:end],
             "scores": result.scores[place:end],
             "titles": None if result.titles is None else result.titles[place:end],
+            "fields": None if result.fields is None else result.fields[place:end],
             "num_kept": max(min(result.num_kept, end) - place, 0),
             "is_truncated": has_more,
             "next": cursor,
