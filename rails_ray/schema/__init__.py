@@ -10,5 +10,6 @@ console are made from it. No module needs torch.
 | `queries`       | a query: one field of a form, and what may stand beside it                        |
 | `filters`       | which items a search may find, by their attributes                                |
 | `requests`      | requests: search, explain, feedback; cut-offs, methods and budgets                |
+| `items`         | requests that change items                                                        |
 | `responses`     | their answers                                                                     |
 """

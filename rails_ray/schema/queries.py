@@ -92,6 +92,11 @@ class QueryInput(Strict):
         "unknown to the index are counted in the answer's num_unknown_included.",
     )
 
+    after: Annotated[str, Field(min_length=1, max_length=20_000)] | None = Field(
+        None,
+        description="The `next` of a former answer to this query: the list goes on after its last item.",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         exactly_one(self, QUERY_FIELDS)

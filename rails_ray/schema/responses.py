@@ -80,6 +80,7 @@ class QueryResult(Response):
     temperature: tau_q, by which cut-offs by mass and coverage place the threshold; null if it is not trained.
     budget: what the heavy ranker did; null if it was not asked, or failed at the supports.
     error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.
+    next: what the query of the next page gives as `after`; null if the list ends, or no page was asked for.
     """
 
     items: list[IdField]
@@ -100,6 +101,7 @@ class QueryResult(Response):
     temperature: float | None = None
     budget: BudgetResult | None = None
     error: str | None = None
+    next: str | None = None
 
 
 class Coverage(Response):
@@ -155,6 +157,25 @@ class FeedbackResponse(Response):
     version: str
     cutoff: dict[str, float | int | str]
     kept: list[list[bool] | None]
+
+
+class ItemsResponse(Response):
+    """
+    version: the version that is current now; it is stored, whatever becomes of the server.
+    num_added: items that were not there before.
+    num_replaced: items that have a newer row now.
+    num_deleted: items that are gone.
+    num_unknown: ids to delete that no item has.
+    found_within_s: seconds between two looks of the server at its storage, after which it loads the version; null if it
+        does not follow its storage.
+    """
+
+    version: str
+    num_added: int
+    num_replaced: int
+    num_deleted: int
+    num_unknown: int
+    found_within_s: float | None
 
 
 class ErrorResponse(Response):

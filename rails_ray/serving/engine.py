@@ -26,12 +26,15 @@ from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
+from rails_ray.serving.grouping import grouped
+from rails_ray.serving.paging import is_paged, paged
 from rails_ray.serving.popular import Popular
 from rails_ray.serving.scope import Scope, scope_of
 from rails_ray.serving.search_defaults import SearchDefaults
 from rails_ray.serving.shard_search import ShardItems, ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.serving.vector_queries import VectorQueries
+from rails_ray.storage.deltas import delta_facts
 from rails_ray.storage.manifest import summary
 
 
@@ -121,6 +124,7 @@ class Engine:
         self.excludes_seen = own.config.data.excludes_seen
         self.facts = {
             **summary(manifest),
+            **delta_facts(manifest),
             **self.cutoffs.summary(),
             "search": self.search_defaults.summary(),
             "takes_budget": takes_budget,
@@ -137,7 +141,12 @@ class Engine:
             UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
         search = self._search if request.fallback is None else self._with_fallback
-        answered, stages = yield from timed(search(request))
+        if request.group_by is not None:
+            most = self.limits.max_answered_items // max(len(request.queries), 1)
+            rounds = grouped(search, request, request.k or DEFAULT_K, max(most, 1))
+        else:
+            rounds = paged(search, request, DEFAULT_K) if is_paged(request) else search(request)
+        answered, stages = yield from timed(rounds)
         return replace(answered, stages=stages)
 
     def _with_fallback(self, request: SearchRequest) -> Rounds[Answered]:

@@ -174,7 +174,8 @@ class HeldItems:
             order.append(places)
             parts.append(take(segment.items.state, torch.from_numpy(rows[places] - self.first_rows[number])))
         back = torch.from_numpy(np.argsort(np.concatenate(order), kind="stable"))
-        return take(concatenate(parts), back)
+        found: AnyItems = take(concatenate(parts), back)
+        return found
 
     def items(self, rows: NDArray[np.int64]) -> Items:
         """Some items, as if they were all from the shard's first row on."""

@@ -32,6 +32,7 @@ from rails_ray.serving.scope import EVERYTHING, Group, Scope, groups_of, of_each
 from rails_ray.serving.segments import HeldItems, Segment
 from rails_ray.stopwatch import noted
 from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.manifest import FileEntry
 from rails_ray.storage.numbers import numbers_as_array
 
 Value = TypeVar("Value")
@@ -157,12 +158,12 @@ class ShardSearch:
         self._family, self._similarity = version.family, similarity
         self._attributes = version.described.attributes or {}
         self.masks: KeptMasks = KeptMasks() if former is None else former.masks
-        num_components, self._base_files = similarity.num_components[1], _base_files(version, shard)
-        if former is not None and former._base_files == self._base_files:
+        num_components, self.base_files = similarity.num_components[1], base_files(version, shard)
+        if former is not None and former.base_files == self.base_files:
             base = former.held.segments[0].hiding(version.described.first_row(shard), version.hidden(shard))
         else:
             items, indexes = version.base(shard, num_components), version.indexes(shard, device)
-            base = Segment.of(version, similarity, items, indexes, device, self._base_files)
+            base = Segment.of(version, similarity, items, indexes, device, self.base_files)
         later = version.later(shard, num_components)
         of_deltas = []
         if later is not None:
@@ -377,7 +378,7 @@ class ShardSearch:
         return [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
 
 
-def _base_files(version: Version, shard: int) -> tuple[str, ...]:
+def base_files(version: Version, shard: int) -> tuple[str, ...]:
     """The files that the base of a shard is made of, and the version whose model scores it."""
     described = version.described
     parts, indexes = base_of(described, shard), (entry for entry in described.indexes if entry.shard == shard)
@@ -388,6 +389,16 @@ def _files_of_deltas(version: Version, shard: int) -> tuple[str, ...]:
     """The files that say which live items the deltas of a shard have."""
     parts = [part for part in parts_of(version.described, [shard]) if part.delta is not None]
     return tuple(entry.path for part in parts for entry in (part, part.hidden) if entry is not None)
+
+
+def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
+    """The size of the files of a shard that are read beside a former search of it: its deltas, and its base if that has
+    another."""
+    files: list[FileEntry] = [part for part in parts_of(version.described, [shard]) if part.delta is not None]
+    if former is None or former.base_files != base_files(version, shard):
+        files += base_of(version.described, shard)
+        files += (entry for entry in version.described.indexes if entry.shard == shard)
+    return sum(entry.size_bytes for entry in files)
 
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:

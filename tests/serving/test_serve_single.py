@@ -1,12 +1,16 @@
 """`rails-ray serve --single` as a process: what it says, whom it lets in, how it ends; and what it refuses."""
 
 import signal
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
 from rails_ray.cli.main import EXIT_INTERRUPTED, main
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.leases import readers
+from rails_ray.storage.versions import listed
 from support import processes
 from support.examples import publish_here
 from support.ports import free_port
@@ -39,8 +43,11 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         assert httpx.post(url, json=body).status_code == 401
         answer = httpx.post(url, json=body, headers={"authorization": f"Bearer {KEY}"})
         assert len(answer.json()["results"][0]["items"]) == 3
+        [version] = [own.version for own in listed(Storage(str(root)))]
+        assert readers(Storage(str(root)), time.time()) == ({version: 1}, [])
         process.send_signal(end)
         assert process.wait(30) == EXIT_INTERRUPTED
+        assert readers(Storage(str(root)), time.time()) == ({}, [])
         assert process.stderr is not None
         assert process.stderr.read() == "rails-ray: stopped\n"
     finally:
@@ -89,6 +96,10 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
             "--single must listen on loopback without keys, got --host 0.0.0.0: give --keys-file",
         ),
         (["--allow-anonymous", "--version", "v7"], "v7"),
+        (["--allow-anonymous", "--version", "v1", "--follow"], "--follow must be without --version, got v1: leave one"),
+        (["--allow-anonymous", "--follow", "--follow-s", "0"], "--follow-s must be a number of seconds above 0, got 0"),
+        (["--allow-anonymous", "--follow-s", "3"], "--follow-s must be given with --follow, got 3 alone"),
+        (["--allow-anonymous", "--change-items"], "--change-items must be given with --keys-file, got --allow-anon"),
         (["--allow-anonymous", "--cutoff", "coverage", ".9"], "calibrat"),
         (["--allow-anonymous", "--port", "0"], "port must be from 1 to 65535, got 0"),
         (["--allow-anonymous", "--ranker.path", "nowhere"], "MODULE:NAME, got 'nowhere'"),
