@@ -26,11 +26,16 @@ from rails_ray.search.rounds import AskRanker, AskShards, RankerCall, Rounds
 from rails_ray.serving import client, local
 from rails_ray.serving.engine import Engine
 from rails_ray.storage.filesystem import Storage
+from support.attributes import random_items, with_attributes
 from support.examples import publish_here, publish_untrained, write_text_data
 from support.one_serve import served
 from support.processes import wait_for
 
-QUERIES = [{"text": "red"}, {"text": "blue hat", "exclude": ["item-3", "item-40"]}]
+QUERIES = [
+    {"text": "red"},
+    {"text": "blue hat", "exclude": ["item-3", "item-40"]},
+    {"text": "hat", "include": ["item-3", "item-40", "item-41", "nowhere"], "exclude": ["item-41"]},
+]
 BODIES: tuple[dict[str, Any], ...] = (
     {"k": 5},
     {"k": 60, "cutoff": {"top_k": 60}},
@@ -38,6 +43,9 @@ BODIES: tuple[dict[str, Any], ...] = (
     {"k": 5, "method": "per_embedding", "num_per_embedding": 3, "ids": "string"},
     {"cutoff": {"nucleus": 0.9}},  # which asks the shards twice
     {"cutoff": {"score": 0.1}},
+    {"k": 9, "filter": {"price": {"$lt": 10}, "tags": {"$in": ["a", "b"]}}, "fields": ["at", "tags"]},
+    {"cutoff": {"probability": 0.05}, "filter": {"$not": {"lang": "fr"}}},
+    {"k": 3, "filter": {"year": 1}},
 )
 
 
@@ -49,10 +57,11 @@ def of_handle(shard: Any) -> Any:
 @pytest.mark.parametrize("num_shards", [1, 2])
 def test_answers_are_those_of_shards_elsewhere(tmp_path: Path, num_shards: int) -> None:
     publish_here(tmp_path, num_shards)
+    name = with_attributes(Storage(str(tmp_path)), random_items(60)).version
     version = Version.published(Storage(str(tmp_path)))
     engine, here = Engine(version), ShardsInRouter(version)
-    handles = [of_handle(Shard.func_or_class(str(tmp_path), "v1", number)) for number in range(num_shards)]
-    elsewhere = Shards(handles, "v1", version.manifest.contents_sha256, timeout_s=5)
+    handles = [of_handle(Shard.func_or_class(str(tmp_path), name, number)) for number in range(num_shards)]
+    elsewhere = Shards(handles, name, version.manifest.contents_sha256, timeout_s=5)
 
     async def answer(shards: Shards | ShardsInRouter, request: SearchRequest) -> Any:
         answered = await shards.search(engine.search(request), request)
