@@ -1,4 +1,4 @@
-"""What a storage keeps: tags of versions, and the collection of what nothing needs."""
+"""Tags of versions, and the collection of those that nothing needs."""
 
 import json
 import time

@@ -81,7 +81,7 @@ class Garbage:
 
     @property
     def is_most(self) -> bool:
-        """Whether more than half of all bytes would go."""
+        """Return whether more than half of all bytes would go."""
         return 2 * self.size_bytes > self.total_bytes
 
 
