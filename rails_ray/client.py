@@ -1,7 +1,7 @@
 """Search over HTTP: the public door of `serving.client`."""
 
 from rails_ray.schema.queries import Query
-from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, ItemsResponse, QueryResult, SearchResponse
 from rails_ray.serving.client import AsyncClient, Client, explain, index, search
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Client",
     "ExplainResponse",
     "FeedbackResponse",
+    "ItemsResponse",
     "Query",
     "QueryResult",
     "SearchResponse",

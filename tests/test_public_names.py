@@ -89,7 +89,7 @@ def test_the_client_has_all_that_its_module_defines() -> None:
         for name, value in vars(serving_client).items()
         if getattr(value, "__module__", "") == serving_client.__name__ and not name.startswith("_")
     }
-    answers = {"SearchResponse", "QueryResult", "ExplainResponse", "FeedbackResponse"}
+    answers = {"SearchResponse", "QueryResult", "ExplainResponse", "FeedbackResponse", "ItemsResponse"}
     assert {*own, *answers, "Query"} == set(client.__all__)
     assert all(getattr(client, name) is getattr(serving_client, name) for name in own)
     assert all(getattr(client, name) is getattr(responses, name) for name in answers)

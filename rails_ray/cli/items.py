@@ -131,7 +131,8 @@ def compacted_if_due(command: Changing, change: "Change", is_wanted: bool) -> st
     """Compact the version if it is due and wanted. Returns the name of the current version."""
     from rails_ray.cli import rendering
     from rails_ray.counting import shown
-    from rails_ray.families.compacting import compact, is_compaction_due
+    from rails_ray.families.compacting import compact
+    from rails_ray.storage.deltas import is_compaction_due
     from rails_ray.storage.filesystem import Storage
 
     if not is_compaction_due(change.manifest):

@@ -81,6 +81,11 @@ class Serve(AllowsCode, Stored):
         single: One machine without Ray: same API, same answers, from one process, or from --workers.
         workers: Processes of --single that answer at the port, each with its share of the cores. They share the memory
             of the version. One that ends is replaced.
+        follow: Serve whatever version is current, also after another one is published or rolled back to, without a
+            restart. One that cannot be served is refused, and the former one goes on; /v1/health tells.
+        follow_s: Seconds between two looks at what is current.
+        change_items: Answer POST and DELETE of /v1/items, for keys with the scope admin, which change the current
+            version in the storage.
         print_config: Print a config for `serve deploy`, with one deployment per shard, and exit.
     """
 
@@ -103,9 +108,13 @@ class Serve(AllowsCode, Stored):
     ranker: RankerOptions = field(default_factory=RankerOptions)
     single: Annotated[bool, tyro.conf.arg(aliases=("--lite",))] = False
     workers: int = 1
+    follow: bool = False
+    follow_s: float = 5.0
+    change_items: bool = False
     print_config: bool = False
 
     def run(self) -> None:
+        self._check_follow()
         if self.single:
             from rails_ray.cli.serving_single import serve_single
 
@@ -166,6 +175,8 @@ class Serve(AllowsCode, Stored):
             shards_in_routers=self.shards_in_routers,
             shadow_fraction=self.shadow_fraction,
             allow_origins=list(self.allow_origins),
+            follow_s=self.follows_every_s,
+            change_items=self.change_items,
             log_queries=self.log_queries,
             ranker=ranker,
             allow_code=list(allowed.named),
@@ -178,7 +189,9 @@ class Serve(AllowsCode, Stored):
         if is_production:
             ports.check_free(host)
         num_replicas = (1 + arguments.num_deployed(version.num_shards)) * (self.max_replicas or replicas)
-        num_cpus = placement.num_cpus * num_replicas + (self.ranker.num_cpus * self.ranker.replicas if ranker else 0)
+        num_cpus = placement.num_cpus * (num_replicas + self.change_items) + (
+            self.ranker.num_cpus * self.ranker.replicas if ranker else 0
+        )
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {version.name}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
@@ -192,6 +205,22 @@ class Serve(AllowsCode, Stored):
                 tell()
 
             liveness.stay(look, fail, EXIT_FAILED)
+
+    @property
+    def follows_every_s(self) -> float | None:
+        """Seconds between two looks at what is current; None to serve one version."""
+        return self.follow_s if self.follow else None
+
+    def _check_follow(self) -> None:
+        """Raises:
+        ValueError: for options that a server that follows cannot keep.
+        """
+        if not (math.isfinite(self.follow_s) and self.follow_s > 0):
+            raise ValueError(f"--follow-s must be a number of seconds above 0, got {self.follow_s:g}")
+        if self.follow_s != Serve.follow_s and not self.follow:
+            raise ValueError(f"--follow-s must be given with --follow, got {self.follow_s:g} alone")
+        if self.follow and self.version is not None:
+            raise ValueError(f"--follow must be without --version, got {self.version}: leave one of them out")
 
     def _check_single(self) -> None:
         """Raises:
@@ -240,6 +269,8 @@ class Serve(AllowsCode, Stored):
         from rails_ray.serving.http.origins import checked
 
         checked(self.allow_origins)
+        if self.change_items and self.allow_anonymous:
+            raise ValueError("--change-items must be given with --keys-file, got --allow-anonymous")
         if not 0 <= self.shadow_fraction <= 1:
             raise ValueError(f"--shadow-fraction must be between 0 and 1, got {self.shadow_fraction:g}")
         if (self.keys_file is None) != self.allow_anonymous:

@@ -23,7 +23,7 @@ def serve_single(options: Serve) -> None:
     with ExitStack() as stack:
         if options.workers > 1:
             os.environ[SHARED_METRICS] = stack.enter_context(TemporaryDirectory(prefix="rails-ray-"))
-        for package in ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client"):
+        for package in ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client", "psutil"):
             optional(package, needed_by="rails-ray serve --single", package=package, install="'rails-ray[serve]'")
         options.check_who_gets_in()
         if options.workers > 1:
@@ -92,6 +92,9 @@ def _loaded(
             shadow_fraction=options.shadow_fraction,
             allowed_origins=options.allow_origins,
             on_search=noting,
+            follow_s=options.follows_every_s,
+            changes_items=options.change_items,
+            num_processes=options.workers,
         )
         return listening(server, host=host, port=options.port, shared=shared)
 

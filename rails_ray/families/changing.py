@@ -24,7 +24,7 @@ from rails_ray.item_ids import ItemId
 from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.ids import ItemIds, keys_of
+from rails_ray.storage.ids import DIGITS, ItemIds, keys_of
 from rails_ray.storage.intents import intent
 from rails_ray.storage.manifest import Encoded, Manifest, PartEntry
 
@@ -191,7 +191,8 @@ def _hiding(storage: Storage, parent: Manifest, found: live_ids.FoundIds) -> lis
 
 def _new_parts(storage: Storage, parent: Manifest, tables: Sequence[pa.Table]) -> list[PartEntry]:
     """Write the parts of a delta, each to the shard that has the fewest items."""
-    delta, sizes, parts = max((part.delta or 0 for part in parent.parts), default=0) + 1, parent.live_items, []
+    delta, sizes = max((part.delta or 0 for part in parent.parts), default=0) + 1, parent.live_items
+    parts = list[PartEntry]()
     for table in tables:
         shard = int(np.argmin(sizes))
         sizes[shard] += table.num_rows
@@ -210,6 +211,5 @@ def _ids_of_type(item_ids: Sequence[ItemId], kind: pa.DataType) -> pa.Array:
 
 
 def _as_integer(own: ItemId) -> int | None:
-    if isinstance(own, int):
-        return own
-    return int(own) if own.lstrip("-").isdecimal() and own.isascii() else None
+    is_digits = isinstance(own, str) and DIGITS.fullmatch(own) is not None
+    return int(own) if is_digits or isinstance(own, int) else None

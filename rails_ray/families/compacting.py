@@ -23,16 +23,7 @@ from rails_ray.storage.intents import intent
 from rails_ray.storage.manifest import CONFIG, Encoded, Manifest, PartEntry
 from rails_ray.storage.parts import PART_ITEMS
 
-MOST_DELTAS = 16  # beyond which a compaction is due
 SMALL = 0.25  # of a part's usual items: fewer are written with others
-MOST_CHANGED = 0.05  # likewise, of all rows: those of deltas, and hidden ones
-
-
-def is_compaction_due(described: Encoded) -> bool:
-    """Decide whether deltas and hidden rows are so many that searches and starts suffer."""
-    num_base = sum(part.num_live for part in described.parts if part.delta is None)
-    num_changed = described.num_items - num_base
-    return described.num_deltas > MOST_DELTAS or num_changed > MOST_CHANGED * described.num_items
 
 
 def compact(storage: Storage, *, allow_code: Sequence[str] = ()) -> Manifest:

@@ -5,6 +5,7 @@ many items each file has, never the items. Then tasks of consecutive items read 
 a time, so that no process holds more than a part and a batch.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,6 +165,7 @@ def _encoded(
     own = served_family(run_config, allowed)
     own.check_code(has_ranker=True)  # before any work; whether a new item calls the ranker is not known yet
     corpus = read_corpus(run_config, store)
+    attributes = corpus.items.attribute_kinds
     num_shards, part_items = options.num_shards, options.part_items
     scanned = scan(executor, corpus.items, part_items, num_shards if options.shard_by == "hash" else None)
     for note in [*corpus.notes, *null_notes("items", scanned.num_null, scanned.num_items)]:
@@ -211,6 +213,7 @@ def _encoded(
         {
             "run": run,
             "weights": weights_sha256,
+            **({"attributes": json.dumps(attributes)} if attributes else {}),
             "items": scanned.digest,
             "num_shards": num_shards,
             "shard_by": options.shard_by,
@@ -242,6 +245,7 @@ def _encoded(
         tasks=tasks,
         keeps_texts=own.keeps_texts,
         allowed=allowed,
+        attributes=tuple(attributes),
     )
     if tasks:
         items_done = partial(_items_done, store, version, planned)
@@ -265,6 +269,7 @@ def _encoded(
         }.items(),
         weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
+        attributes=attributes,
         data_sha256=scanned.digest,
         read_files=_read_files(corpus.items, scanned.files),
         indexes_of=indexes_of,

@@ -15,7 +15,7 @@ from rails_ray.data.sources import null_notes
 from rails_ray.families import changing
 from rails_ray.families.changing import Change
 from rails_ray.families.config import DataConfig
-from rails_ray.families.data import read_corpus, with_data
+from rails_ray.families.read_items import corpus_to_add
 from rails_ray.families.version import Version
 from rails_ray.storage import watermarks
 from rails_ray.storage.filesystem import Storage
@@ -57,9 +57,7 @@ def refresh(
         ValueError: if a row is wrong, or the items do not come in files.
     """
     version = Version.published(storage)
-    newer = (data or DataConfig()).over(version.config.data)
-    newer = replace(newer, zero_vectors=newer.zero_vectors or "refuse")
-    corpus = read_corpus(with_data(version.config, newer), storage)
+    corpus = corpus_to_add(version, data or DataConfig())
     source = corpus.items
     if not isinstance(source, ItemFiles):
         raise ValueError(
@@ -72,7 +70,9 @@ def refresh(
     fresh = [number for number, (place, tag) in enumerate(tags.items()) if known.get(place) != tag]
     if not fresh:
         return Refreshed(None)
-    items, num_null = _items_of(replace(source, table=source.table.only(fresh)))
+    table = source.table.only(fresh)
+    attributes = {name: kind for name, kind in source.attributes.items() if name in table}
+    items, num_null = _items_of(replace(source, table=table, attributes=attributes))
     notes = (*corpus.notes, *null_notes("items", num_null, items.num_rows))
     if not items.num_rows:
         return Refreshed(None, len(fresh), notes)

@@ -7,6 +7,7 @@ from docstring_parser import parse
 from pydantic import Field, create_model, model_validator
 
 from rails_ray.schema.fields import LARGEST_INTEGER, LARGEST_NUMBER, Finite, IdField
+from rails_ray.schema.filters import FilterInput
 from rails_ray.schema.queries import QueryInput, Strict, exactly_one, one_of
 from rails_ray.schema.search_params import SearchParams
 
@@ -127,6 +128,14 @@ class _Search(Strict):
         description="By default the deployment's cut-off, else the mass that the version was published with, else "
         "top_k; it keeps one item at least. A request that names k alone gets its k best: the answer's num_kept then "
         "tells how many of them this cut-off would keep.",
+    )
+    filter: FilterInput | None = Field(
+        None,
+        description="Which items may be found, by their attributes, which GET /v1/index lists: "
+        '{"lang": "fr", "price": {"$lt": 20}}. By default all.',
+    )
+    fields: Annotated[list[str], Field(max_length=100)] = Field(
+        default=[], description="Attributes that the answer tells of each item."
     )
     min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
     budget: BudgetInput | None = Field(

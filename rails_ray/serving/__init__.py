@@ -12,8 +12,11 @@
 | `churn`               | how far two versions answer the same queries otherwise                   |
 | `popular`             | the answer to queries of which the model knows nothing                   |
 | `segments`            | the items of a shard: its base, and what came later                      |
+| `scope`               | which items of a shard a search may find                                 |
+| `kept_masks`          | the masks of filters, and the rows that they leave                       |
 | `shard_search`        | query state -> the best items of one shard                               |
 | `held_shards`         | all shards of a version in one process, searched at the same time        |
+| `held_versions`       | one shard in the versions that are wanted of it                          |
 | `answers`             | coverage, and the merged answer                                          |
 | `paging`              | a list that goes on where another ended                                  |
 | `budgets`             | what is asked of a heavy ranker, and what becomes of a budget            |
@@ -29,6 +32,10 @@
 | `drift`               | how far live queries are from those that calibrated                      |
 | `running_means`       | a mean over live queries, with its interval                              |
 | `traffic`             | all of these, for any server                                             |
+| `golden`              | the example query that a version answers before it takes over            |
+| `room`                | room in memory for a further version                                     |
+| `following`           | another version takes over while a server runs                           |
+| `item_changes`        | items that clients add and delete                                        |
 | `local`               | a version in the caller's own process                                    |
 | `client`              | a client of the HTTP API                                                 |
 | `heap`                | gives back the memory of a large answer                                  |

@@ -3,28 +3,29 @@
     with Client("http://127.0.0.1:8000") as server:
         server.search(["pizza"], k=10).results[0].items
 
-`AsyncClient` is the same with `async with` and `await`; the functions ask one question each. A request changes nothing,
-so it is safe to repeat; feedback that is repeated may count twice.
+`AsyncClient` is the same with `async with` and `await`; the functions ask one question each. A search changes nothing,
+so it is safe to repeat; items that are stored or deleted again stay so; feedback that is repeated may count twice.
 """
 
 import asyncio
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
-from rails_ray.errors import AccessError, UnavailableError, UnsupportedError
+from rails_ray.errors import AccessError, ConflictError, UnavailableError, UnsupportedError
 from rails_ray.schema.queries import Query, query_fields
-from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, Response, SearchResponse
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, ItemsResponse, Response, SearchResponse
 
 TIMEOUT_S = 30.0
 KEY_VARIABLE = "RAILS_RAY_API_KEY"
 RETRIES = 3
+ITEMS = "/v1/items"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a request is repeated; twice as long each time
 BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 
@@ -98,6 +99,24 @@ class Client:
         """
         return _vectors(self._ask(*_embed(texts, input_type)))
 
+    def upsert(self, items: Sequence[Mapping[str, Any]], **options: Any) -> ItemsResponse:
+        """The answer of `POST /v1/items`: items are stored, in place of those of the same ids.
+
+        Args:
+            items: each has `id`, and `text` or `embedding`; it may have `title` and `attributes`.
+            options: further fields of the request: `mode="add"` refuses items that are there already, also where the
+                answer to a first try was lost.
+
+        Raises:
+            ConflictError: if the server changes no items, or others changed them again and again in the meantime.
+            ValueError, AccessError, UnavailableError: as `search`.
+        """
+        return _read(ItemsResponse, self._ask(*_upsert(items, options)))
+
+    def delete(self, ids: Sequence[str | int]) -> ItemsResponse:
+        """The answer of `DELETE /v1/items`: ids that no item has are counted; raises as `upsert`."""
+        return _read(ItemsResponse, self._ask(*_delete(ids)))
+
     def index(self) -> dict[str, Any]:
         """The answer of `GET /v1/index`; raises as `search`."""
         return self._ask("GET", "/v1/index", None)
@@ -149,6 +168,14 @@ class AsyncClient:
     ) -> list[list[float]]:
         """As `Client.embed`."""
         return _vectors(await self._ask(*_embed(texts, input_type)))
+
+    async def upsert(self, items: Sequence[Mapping[str, Any]], **options: Any) -> ItemsResponse:
+        """As `Client.upsert`."""
+        return _read(ItemsResponse, await self._ask(*_upsert(items, options)))
+
+    async def delete(self, ids: Sequence[str | int]) -> ItemsResponse:
+        """As `Client.delete`."""
+        return _read(ItemsResponse, await self._ask(*_delete(ids)))
 
     async def index(self) -> dict[str, Any]:
         """As `Client.index`."""
@@ -235,6 +262,21 @@ def _embed(texts: Sequence[str], input_type: str) -> tuple[str, str, dict[str, A
         "/v1/embeddings",
         {"input": list(texts), **({} if input_type == "query" else {"input_type": input_type})},
     )
+
+
+def _upsert(items: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    given = [_with_numbers(item) for item in items]
+    return "POST", ITEMS, {"items": given} | options
+
+
+def _with_numbers(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item as JSON has it: its vector as `query_fields` writes one."""
+    vector = item.get("embedding")
+    return dict(item) if vector is None else {**item, **query_fields(vector)}
+
+
+def _delete(ids: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
+    return "DELETE", ITEMS, {"ids": list(ids)}
 
 
 def _vectors(answer: dict[str, Any]) -> list[list[float]]:
@@ -329,7 +371,7 @@ def _answer(url: str, response: httpx.Response) -> dict[str, Any]:
     if response.status_code in (httpx.codes.UNPROCESSABLE_ENTITY, httpx.codes.REQUEST_ENTITY_TOO_LARGE):
         raise ValueError(sentence)
     if response.status_code == httpx.codes.CONFLICT:
-        raise UnsupportedError(sentence)
+        raise (ConflictError if response.url.path.endswith(ITEMS) else UnsupportedError)(sentence)
     if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise AccessError(f"{sentence}: set {KEY_VARIABLE}")
     raise UnavailableError(sentence)

@@ -17,8 +17,12 @@ class Instruments(Protocol):
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
         """A sum of what is added."""
 
-    def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
-        """The last value."""
+    def gauge(self, name: str, about: str, labels: Sequence[str] = (), *, is_one: bool = False) -> Instrument:
+        """The last value.
+
+        Args:
+            is_one: whether the last value is the only one, whatever its labels.
+        """
 
     def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
         """How many values are at most each bound."""

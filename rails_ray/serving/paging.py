@@ -44,7 +44,8 @@ class Cursor(NamedTuple):
         ValueError: if no answer gave this text.
         """
         try:
-            item, score, place = json.loads(base64.urlsafe_b64decode(f"{text}{'=' * (-len(text) % 4)}"))
+            padded = f"{text}{'=' * (-len(text) % 4)}".encode()
+            item, score, place = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         except (ValueError, TypeError, binascii.Error):
             item = score = place = None
         is_read = isinstance(item, str | int) and isinstance(score, float | int) and isinstance(place, int)
@@ -78,7 +79,8 @@ def paged(search: Callable[[SearchRequest], Rounds[Any]], request: SearchRequest
     plain = [query.model_copy(update={"after": None}) for query in _single(request)] or request.queries
     deepest = max([offset, *(cursor.place + SPARE for cursor in cursors if cursor is not None)])
     while True:
-        wanted = request.model_copy(update={"queries": plain, "offset": None, "k": deepest + k})
+        num = deepest + k + 1  # the last tells whether the list goes on
+        wanted = request.model_copy(update={"queries": plain, "offset": None, "k": num})
         answered = yield from search(wanted)
         results: Sequence[QueryResult] = list(answered.results)
         places = [
@@ -86,13 +88,13 @@ def paged(search: Callable[[SearchRequest], Rounds[Any]], request: SearchRequest
             for result, cursor in zip(results, cursors, strict=True)
         ]
         further = [
-            place + k
+            place
             for result, place in zip(results, places, strict=True)
-            if len(result.items) < place + k and result.is_truncated
+            if num <= len(result.items) < result.num_searched and len(result.items) <= place + k
         ]
         if not further:
             break
-        deepest = max(2 * deepest, *further) - k
+        deepest = max(2 * deepest, *further)
     pages = [_page(result, place, k) for result, place in zip(results, places, strict=True)]
     return replace(answered, results=iter(pages))
 
@@ -111,7 +113,7 @@ def _place(result: QueryResult, cursor: Cursor) -> int:
 def _page(result: QueryResult, place: int, k: int) -> QueryResult:
     """Some items of a list, and the cursor of those that follow."""
     end = min(place + k, len(result.items))
-    has_more = end > place and (len(result.items) > end or result.is_truncated)
+    has_more = len(result.items) > end > place
     cursor = Cursor(result.items[end - 1], result.scores[end - 1], end).text if has_more else None
     return result.model_copy(
         update={

@@ -41,7 +41,9 @@
 | `parts`        | the parts of a version during encoding: none twice, none lost               |
 | `indexes`      | the indexes of a version                                                    |
 | `attributes`   | columns of items that filters may name                                      |
+| `filtering`    | which items a filter passes, by these columns                               |
 | `hidden`       | rows of parts that were deleted or replaced                                 |
+| `deltas`       | how much of a version lies beside its base                                  |
 | `balance`      | a sum over the ids of a version, that tells whether one is lost             |
 | `watermarks`   | the files of its data that a version has read                               |
 | `live_ids`     | where a version has some ids, by reading ids alone                          |

@@ -110,7 +110,7 @@ def shared_bytes(first: Encoded, second: Encoded) -> int:
 
 
 def _live_key(part: PartEntry) -> tuple[str, str | None]:
-    """What decides which items a part shows."""
+    """Files that decide which items a part shows."""
     return part.sha256, None if part.hidden is None else part.hidden.sha256
 
 

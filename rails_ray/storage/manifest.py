@@ -420,5 +420,6 @@ def summary(manifest: Manifest) -> Mapping[str, Any]:
         "num_shards": len(manifest.shard_items),
         "query": manifest.query,
         "columns": manifest.columns,
+        "attributes": manifest.attributes or {},
         "cutoff_mass": manifest.cutoff_mass,
     }

@@ -222,6 +222,7 @@ def finish(
     files: Iterable[tuple[str, bytes]],
     cutoff_mass: float | None,
     weights_sha256: Mapping[str, str] = {},
+    attributes: Mapping[str, str] | None = None,
     data_sha256: str | None = None,
     read_files: Mapping[str, str] = {},
     indexes_of: Callable[[Encoded], list[IndexEntry]] = lambda encoded: [],
@@ -229,7 +230,7 @@ def finish(
     """Write the files beside the parts, and the record of the version, which can then be published.
 
     Args:
-        query, cutoff_mass, data_sha256: as in `Encoded`.
+        query, cutoff_mass, attributes, data_sha256: as in `Encoded`.
         read_files: the tag of each file of the items, for the version's watermark.
         files: names and contents; memory holds one at a time.
         weights_sha256: sha256 of each file of the run's folder to copy, by its path; storage copies them by itself.
@@ -269,6 +270,7 @@ def finish(
         parts=list(entries),
         files=beside,
         cutoff_mass=cutoff_mass,
+        attributes=dict(attributes) if attributes else None,
         data_sha256=data_sha256,
         watermark=watermarks.write(storage, read_files) if read_files else None,
     )

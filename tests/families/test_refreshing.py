@@ -168,3 +168,35 @@ def test_a_gate_that_refuses(storage: Storage, data: Path, capsys: pytest.Captur
 def test_items_that_follow_from_interactions(tmp_path: Path) -> None:
     with pytest.raises(RailsRayError, match="storage must hold a published version"):
         refresh(Storage(str(tmp_path)))
+
+
+def test_new_items_get_the_attributes_of_the_version(tmp_path: Path, data: Path) -> None:
+    """Integers of a new file are floats, as the version has them; a file without the column has nulls."""
+
+    def with_prices(name: str, prices: list[Any]) -> None:
+        path = data / "items" / name
+        pq.write_table(pq.read_table(path).append_column("price", pa.array(prices)), path)
+
+    with_prices("day-1.parquet", [number / 2 for number in range(20)])
+    root = str(tmp_path / "storage")
+    words = ["--recipe", "vector-cosine", "--folder", str(data), "--version", "v1", "--storage", root]
+    assert main(["encode", *words, "--attributes", "price"]) == 0
+    assert main(["publish", "--version", "v1", "--storage", root]) == 0
+
+    def prices() -> dict[Any, float | None]:
+        items = Version.published(Storage(root)).items()
+        assert items.attributes is not None
+        return dict(zip(items.item_ids, items.attributes["price"].to_pylist(), strict=True))
+
+    write(data, "day-2.parquet", {"b0": 100, "a3": 103})
+    with_prices("day-2.parquet", [7, None])
+    assert refresh(Storage(root)).num_files == 1
+    expected = {f"a{number}": number / 2 for number in range(20)} | {"b0": 7.0, "a3": None}
+    assert prices() == expected
+    write(data, "day-3.parquet", {"c0": 200})
+    assert refresh(Storage(root)).num_files == 1
+    assert prices() == expected | {"c0": None}
+    write(data, "day-4.parquet", {"d0": 300})
+    with_prices("day-4.parquet", ["free"])
+    with pytest.raises(ValueError, match=r"column 'price' of .*day-4\.parquet must be of type float, .*, got string"):
+        refresh(Storage(root))

@@ -86,8 +86,8 @@ def test_a_file_that_changes_while_it_is_read(storage: Storage) -> None:
 
 
 def test_a_large_file_is_sent_in_parts(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rails_ray.storage.object_store.BYTES_OF_PART", 2**20)
-    data = bytes(range(256)) * 2**14
+    monkeypatch.setattr("rails_ray.storage.object_store.BYTES_OF_PART", 5 * 2**20)
+    data = bytes(range(256)) * 2**16
     storage.write("a", data)
     assert storage.read("a") == data
     assert storage.copy("a", "b") == len(data)

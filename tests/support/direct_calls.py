@@ -29,6 +29,9 @@ class Replica:
         OPEN.append(self.listener)
         self.ongoing = 0
 
+    def of(self, identity: str) -> "Replica | None":
+        return self if identity == self.identity else None
+
     async def search(self, values: np.ndarray) -> np.ndarray:
         self.num_asked += 1
         self.ongoing += 1
@@ -51,6 +54,7 @@ class Handle:
     def __init__(self, *replicas: Any) -> None:
         self.replicas, self.num_by_handle, self.num_looks = list(replicas), 0, 0
         self.failure: Exception | None = None
+        self.wanted: tuple[str, ...] = ()
         self.is_silent = False  # one of the replicas, so that nobody is told of any
         self.call = SimpleNamespace(remote=self._call)
 
@@ -60,8 +64,9 @@ class Handle:
             raise self.failure
         return await answered(self.replicas[0], method, message)
 
-    def broadcast(self, method: str) -> Any:
+    def broadcast(self, method: str, *wanted: str) -> Any:
         assert method == "address"
+        self.wanted = wanted
 
         async def results_async(timeout_s: float, return_exceptions: bool) -> list[Any]:
             assert return_exceptions

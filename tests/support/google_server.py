@@ -18,6 +18,7 @@ import pytest
 
 GENERATION, CONDITION = "x-goog-generation", "x-goog-if-generation-match"
 NOT_PASSED_ON = {CONDITION, "x-goog-copy-source", "authorization", "host", "connection"}
+SIGNED = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 REFUSED = b"<Error><Code>PreconditionFailed</Code><Message>of a generation</Message></Error>"
 
 
@@ -32,7 +33,7 @@ class _Dialect(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         bucket, _, key = urlsplit(self.path).path.lstrip("/").partition("/")
-        path, query = f"/{bucket}/{quote(unquote(key))}".rstrip("/"), urlsplit(self.path).query
+        path, query = f"/{unquote(bucket)}/{quote(unquote(key))}".rstrip("/"), urlsplit(self.path).query
         if self.command in ("GET", "HEAD"):
             self._answer(*self._passed_on(path, query, body), path)
             return
@@ -53,6 +54,7 @@ class _Dialect(BaseHTTPRequestHandler):
 
     def _passed_on(self, path: str, query: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_PASSED_ON}
+        headers["Authorization"] = SIGNED
         source = self.headers.get("x-goog-copy-source")
         if source is not None:
             headers["x-amz-copy-source"] = quote(unquote(source))

@@ -5,6 +5,7 @@
 |----------------|------------------------------------------------------------------------------------|
 | `shard`        | one shard of a version, as a mailbox                                               |
 | `ranker`       | the heavy ranker's deployment, and how a router asks it                            |
+| `items`        | the deployment that changes items, and how a router asks it                        |
 | `transport`    | between router and shards: one codec, directly or by Serve's handle                |
 | `router`       | HTTP in, ask all shards, HTTP out                                                  |
 | `in_router`    | all shards in a router's own process                                               |

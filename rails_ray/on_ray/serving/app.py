@@ -22,8 +22,18 @@ from rails_ray.errors import UnavailableError
 from rails_ray.families import calibrations, default_searches
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.version import Version
+from rails_ray.on_ray.serving.items import ItemChanger
 from rails_ray.on_ray.serving.listening import most_passed
-from rails_ray.on_ray.serving.plan import NAME, RANKER, DeploymentSize, ServeArgs, deployments, http_options, shard_name
+from rails_ray.on_ray.serving.plan import (
+    ITEMS,
+    NAME,
+    RANKER,
+    DeploymentSize,
+    ServeArgs,
+    deployments,
+    http_options,
+    shard_name,
+)
 from rails_ray.on_ray.serving.ranker import Ranker
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.shard import Shard
@@ -78,11 +88,11 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     SearchDefaults.read(version, args.search)
     Lease(version.storage, lambda: version.name).look()  # until the routers have leases of their own
     num_shards = args.num_deployed(version.num_shards)
-    options = deployments(placement, num_shards, args.ranker)
-    classes: tuple[Any, Any, Any] = Shard, Router, Ranker  # the decorator's result has no usable type
-    shard_search, router, ranker = classes
+    options = deployments(placement, num_shards, args.ranker, changes_items=args.change_items)
+    classes: tuple[Any, Any, Any, Any] = Shard, Router, Ranker, ItemChanger  # the decorator's result has no usable type
+    shard_search, router, ranker, items = classes
     shards = [
-        shard_search.options(name=name, **options[name]).bind(storage, version.name, shard)
+        shard_search.options(name=name, **options[name]).bind(storage, version.name, shard, args.follow_s is not None)
         for shard, name in enumerate(map(shard_name, range(num_shards)))
     ]
     ranking = None
@@ -91,7 +101,10 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
         ranking = ranker.options(name=RANKER, **options[RANKER]).bind(
             *own_args, allowed.read_by(f"version {version.name}", storage)
         )
-    made: Application = router.options(**options["Router"]).bind(shards, args, ranking)
+    changing = None
+    if args.change_items:
+        changing = items.options(**options[ITEMS]).bind(storage, args.allow_code, args.follow_s)
+    made: Application = router.options(**options["Router"]).bind(shards, args, ranking, changing)
     return made
 
 

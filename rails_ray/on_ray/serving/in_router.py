@@ -11,7 +11,8 @@ from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.search.rounds import Done, Rounds
 from rails_ray.serving.held_shards import HeldShards
-from rails_ray.serving.shard_search import ShardSearch
+from rails_ray.serving.room import check_room
+from rails_ray.serving.shard_search import ShardSearch, missing_bytes
 from rails_ray.serving.short_work import ShortWork
 
 Value = TypeVar("Value")
@@ -24,13 +25,28 @@ class ShardsInRouter:
         version: a published version.
         device: where its items go.
         ranker: the heavy ranker; None for none.
+        former: those of another version, which these share what they can with.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
+        UnavailableError: if there is no room for them beside the former ones.
     """
 
-    def __init__(self, version: Version, device: str = "cpu", ranker: RankerCaller | None = None) -> None:
-        self._held = HeldShards([ShardSearch(version, shard, device) for shard in range(version.num_shards)])
+    def __init__(
+        self,
+        version: Version,
+        device: str = "cpu",
+        ranker: RankerCaller | None = None,
+        former: "ShardsInRouter | None" = None,
+    ) -> None:
+        before: list[ShardSearch | None] = [None] * version.num_shards
+        if former is not None:
+            there = dict(enumerate(former._held.shards))
+            before = [there.get(shard) for shard in range(version.num_shards)]
+            check_room(sum(missing_bytes(version, *own) for own in enumerate(before)), version.name)
+        self._held: HeldShards = HeldShards(
+            [ShardSearch(version, shard, device, own) for shard, own in enumerate(before)]
+        )
         self._ranker = ranker
         # By method, and by the bits of k.
         self._kinds = defaultdict[tuple[str | None, int], ShortWork](ShortWork)
@@ -56,6 +72,12 @@ class ShardsInRouter:
     async def num_items(self) -> list[Any]:
         """How many items each shard has."""
         return [len(shard) for shard in self._held.shards]
+
+    async def ready(self) -> None:
+        """Do nothing, as they are."""
+
+    def leave(self) -> None:
+        """Do nothing, as there are no connections."""
 
     def look_soon(self) -> None:
         """Do nothing, as there are no replicas to find."""

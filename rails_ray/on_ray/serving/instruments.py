@@ -34,9 +34,9 @@ class RayMetrics:
         self._noted.append(_Sum(metrics.Counter(name, about, _keys(labels)).inc))
         return self._noted[-1].add
 
-    def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
+    def gauge(self, name: str, about: str, labels: Sequence[str] = (), *, is_one: bool = False) -> Instrument:
         """The contract of `Instruments`."""
-        self._noted.append(_Last(metrics.Gauge(name, about, _keys(labels)).set))
+        self._noted.append(_Last(metrics.Gauge(name, about, _keys(labels)).set, is_one))
         return self._noted[-1].add
 
     def histogram(self, name: str, about: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> Instrument:
@@ -98,12 +98,16 @@ class _Sample:
 class _Last:
     """The last value of a gauge."""
 
-    def __init__(self, note: Callable[[float, dict[str, str]], None]) -> None:
-        self._note, self._values = note, dict[Labels, float]()
+    def __init__(self, note: Callable[[float, dict[str, str]], None], is_one: bool) -> None:
+        self._note, self._is_one, self._values = note, is_one, dict[Labels, float]()
 
     def add(self, value: float, **labels: str) -> None:
         """The contract of `Instrument`."""
-        self._values[tuple(sorted(labels.items()))] = value
+        newest = {tuple(sorted(labels.items())): value}
+        if self._is_one:
+            self._values = newest
+        else:
+            self._values.update(newest)
 
     def note(self) -> None:
         for labels, value in list(self._values.items()):

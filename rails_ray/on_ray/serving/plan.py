@@ -9,13 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from rails_ray.allowed_code import VARIABLE, AllowedCode
 from rails_ray.on_ray.environment import ROUTER_PORTS, Profile, ProxyPorts, variables_of
 from rails_ray.schema.deployment import REQUEST_TIMEOUT_S, RankerArgs, RankerPlacement, check_replica
+from rails_ray.schema.items import MOST_CHANGES
 from rails_ray.schema.requests import CutoffInput
 from rails_ray.serving.http import origins
 from rails_ray.serving.http.limits import ANSWER_S, DEADLINE_S, MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.ports import LOOPBACK
 
 NAME = "rails-ray"
-SHARD, RANKER = "Shard", "Ranker"  # how the names of deployments begin
+SHARD, RANKER, ITEMS = "Shard", "Ranker", "Items"  # how the names of deployments begin
 IMPORT_PATH = "rails_ray.serve_app:build"  # a name in what is installed, not in the repository around it
 # Requests at once in a replica. A router accepts every request, and `access` refuses quickly what has no place: Ray
 # would queue it, and a slow body would hold a place.
@@ -53,6 +54,15 @@ class ServeArgs(BaseModel):
     shadow_fraction: float = Field(
         0, ge=0, le=1, description="share of approximate searches that are searched again exactly, to measure recall"
     )
+    follow_s: float | None = Field(
+        None,
+        gt=0,
+        description="seconds between two looks for another current version, which is then served; by "
+        "default the version of the start is served",
+    )
+    change_items: bool = Field(
+        False, description="answer POST and DELETE of /v1/items, for keys with the scope admin, by a replica of its own"
+    )
     log_queries: bool = Field(False, description="log each search with its queries; by default no query is logged")
     ranker: RankerArgs | None = Field(None, description="the heavy ranker; by default the version's own, if any")
     allow_origins: list[str] = Field([], description="origins whose pages may ask, as https://shop.example; * for any")
@@ -74,6 +84,8 @@ class ServeArgs(BaseModel):
         if (self.keys_file is None) != self.allow_anonymous:
             given = "neither" if self.keys_file is None else "both"
             raise ValueError(f"give keys_file, or allow_anonymous for a server without access control, got {given}")
+        if self.change_items and self.allow_anonymous:
+            raise ValueError("change_items must be given with keys_file, got allow_anonymous")
         return self
 
     def num_deployed(self, num_shards: int) -> int:
@@ -110,7 +122,7 @@ def shard_name(shard: int) -> str:
 
 
 def deployments(
-    placement: DeploymentSize, num_shards: int, ranker: RankerArgs | None = None
+    placement: DeploymentSize, num_shards: int, ranker: RankerArgs | None = None, *, changes_items: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Ray Serve's options for each deployment, by name."""
 
@@ -134,6 +146,9 @@ def deployments(
         shard_name(shard): options(ONGOING_OF_SHARD, POLICY_OF_SHARD, QUEUED_OF_SHARD) for shard in range(num_shards)
     }
     found = {"Router": options(ONGOING_OF_ROUTER)} | shards
+    if changes_items:  # one replica, as changes at the same time would begin again and again
+        reserved = {"num_cpus": placement.num_cpus}
+        found |= {ITEMS: {"num_replicas": 1, "max_ongoing_requests": MOST_CHANGES, "ray_actor_options": reserved}}
     return found if ranker is None else found | {RANKER: _of_ranker(placement.ranker, ranker)}
 
 
@@ -168,7 +183,9 @@ def serve_config(
                 "args": args.model_dump(exclude_defaults=True),
                 "deployments": [
                     {"name": name, **options}
-                    for name, options in deployments(placement, args.num_deployed(num_shards), args.ranker).items()
+                    for name, options in deployments(
+                        placement, args.num_deployed(num_shards), args.ranker, changes_items=args.change_items
+                    ).items()
                 ],
             }
         ],
@@ -226,6 +243,8 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
         "    allow_anonymous:": "no access control: only where none but the trusted can reach the port",
         "    keys_file:": "on each router's machine: a key a line, read again every ten seconds",
         "    shards_in_routers:": "each replica of the router has the memory of the whole version",
+        "    follow_s:": "serve what is current, also after it changes, as long as it has as many shards",
+        "    change_items:": "the storage must let this cluster write",
         "    version:": "the one to serve; without it, the one that is current when this is deployed",
         "  deployments:": "replicas and autoscaling change in place; reservations start replicas anew",
     }

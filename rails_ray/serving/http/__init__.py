@@ -21,6 +21,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `query_log`      | what was asked, if the operator wants it in the log                     |
 | `api`            | the routes                                                              |
 | `embedding`      | the query encoder by OpenAI's protocol and by KServe's                  |
+| `items`          | adding, replacing and deleting items                                    |
 | `console`        | the page at `/`                                                         |
 | `arrow`          | bodies in Arrow's stream format                                         |
 | `deadlines`      | how long a client waits                                                 |

@@ -13,7 +13,7 @@ WITHOUT_KEY = (
     *("/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready"),
     *("/", "/console.js", "/console.css"),
 )
-FOR_ADMINS = ("/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+FOR_ADMINS = ("/v1/items", "/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
 NOBODY_GETS_IN = "a request must have a valid key, but this server has none: its file of keys is missing or empty"
 
 

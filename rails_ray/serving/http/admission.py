@@ -19,7 +19,7 @@ from rails_ray.serving.http.places import Places
 from rails_ray.serving.http.request_ids import RequestIds
 
 # Paths of the routes, each after any prefix.
-QUESTIONS = ("/v1/search", "/v1/explain", "/v1/feedback", "/v1/embeddings", "/v2/models/{name}/infer")
+QUESTIONS = ("/v1/search", "/v1/explain", "/v1/feedback", "/v1/items", "/v1/embeddings", "/v2/models/{name}/infer")
 _ENDS = {path: re.compile(re.sub(r"{\w+}", "[^/]+", path) + r"\Z") for path in QUESTIONS}
 
 

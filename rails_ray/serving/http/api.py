@@ -15,9 +15,10 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from rails_ray.errors import BusyError, UnavailableError, UnsupportedError
+from rails_ray.schema.items import DeleteItemsRequest, ItemsRequest
 from rails_ray.schema.requests import ExplainRequest, FeedbackRequest, SearchRequest
-from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, SearchResponse
-from rails_ray.serving.http import arrow, console, deadlines, embedding, refusals
+from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, ItemsResponse, SearchResponse
+from rails_ray.serving.http import arrow, console, deadlines, embedding, items, refusals
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.admission import Admission
 from rails_ray.serving.http.deadlines import deadline_of, in_time, within
@@ -70,6 +71,12 @@ class Server(Protocol):
     async def embed(self, texts: Sequence[str], *, are_items: bool = False) -> NDArray[np.float32]:
         """A vector for each text [B, D]; see `Engine.embed`."""
 
+    async def upsert(self, request: ItemsRequest) -> ItemsResponse:
+        """Add or replace items; see `ItemChanges.upsert`."""
+
+    async def delete(self, request: DeleteItemsRequest) -> ItemsResponse:
+        """Delete items; see `ItemChanges.delete`."""
+
 
 def api_of(server: Callable[[], Server]) -> FastAPI:
     """The application.
@@ -105,12 +112,15 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         budgeted = request.model_copy(update={"budget": within(request.budget, deadline_ms)})
         with as_http_errors():
             async with in_time(deadline_ms):
-                found = await server().traffic.search(budgeted)
-                results = server().traffic.counted(found)
+                traffic = server().traffic  # of one version from here on
+                found = await traffic.search(budgeted)
+                results = traffic.counted(found)
                 # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
                 if arrow.is_wanted(http.headers.get("accept")):
-                    is_unsigned = server().index()["columns"]["item_id"] == "uint64"
-                    stream = arrow.pieces(found.head, results, is_unsigned=is_unsigned)
+                    facts = traffic.engine.facts
+                    is_unsigned = facts["columns"]["item_id"] == "uint64"
+                    fields = {name: facts["attributes"][name] for name in request.fields}
+                    stream = arrow.pieces(found.head, results, is_unsigned=is_unsigned, fields=fields)
                     answer = await response_of(stream, found.is_small, arrow.TYPE)
                 else:
                     answer = await response_of(pieces(found.head, results), found.is_small)
@@ -135,7 +145,8 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
 
     @api.get("/v1/health", responses=refused_with(*ALWAYS, 503))
     async def health() -> dict[str, Any]:
-        """Return whether every shard is there, with a warning if the file of API keys is unusable."""
+        """Return whether every shard is there, with a warning if the file of API keys is unusable, or the current
+        version is refused."""
         with as_http_errors():
             return await server().health()
 
@@ -153,11 +164,12 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
 
     @api.get("/v1/index", responses=refused_with(*ALWAYS))
     async def index() -> dict[str, Any]:
-        """Return what the server serves: version, items, shards, columns, the default cut-off and the heavy ranker;
-        what it learnt of its traffic."""
+        """Return what the server serves: version, since when, items, shards, columns, the default cut-off and the heavy
+        ranker; what it learnt of its traffic."""
         return server().index()
 
     embedding.add_routes(api, server, _carried_out)
+    items.add_routes(api, server, _carried_out, QUESTION)
     console.add_routes(api)
     return api
 

@@ -5,12 +5,14 @@ value counts.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import prometheus_client as prometheus
-from prometheus_client import multiprocess
+from prometheus_client import Metric, multiprocess
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from rails_ray.serving.instruments import Instrument
 
@@ -21,7 +23,7 @@ class PrometheusMetrics:
     """The contract of `Instruments`."""
 
     def __init__(self) -> None:
-        self._registry = prometheus.CollectorRegistry()
+        self._registry, self._of_this = prometheus.CollectorRegistry(), prometheus.CollectorRegistry()
         self._is_shared = SHARED in os.environ
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
@@ -29,8 +31,12 @@ class PrometheusMetrics:
         of = _by_labels(prometheus.Counter(name, about, labels, registry=self._registry))
         return lambda value, **given: of(*given.items()).inc(value)
 
-    def gauge(self, name: str, about: str, labels: Sequence[str] = ()) -> Instrument:
+    def gauge(self, name: str, about: str, labels: Sequence[str] = (), *, is_one: bool = False) -> Instrument:
         """The contract of `Instruments`; nothing is shown before it has a value."""
+        if is_one:
+            only = _OnlyOne(name, about, labels)
+            self._of_this.register(only)
+            return only
         made = cache(
             lambda: _by_labels(
                 prometheus.Gauge(name, about, labels, registry=self._registry, multiprocess_mode="mostrecent")
@@ -45,12 +51,31 @@ class PrometheusMetrics:
 
     def text(self) -> bytes:
         """All of them, in Prometheus' text format."""
+        of_this = prometheus.generate_latest(self._of_this)
         if not self._is_shared:
-            return prometheus.generate_latest(self._registry)
+            return prometheus.generate_latest(self._registry) + of_this
         of_all = prometheus.CollectorRegistry()
         collector: Any = multiprocess.MultiProcessCollector
         collector(of_all)
-        return prometheus.generate_latest(of_all)
+        return prometheus.generate_latest(of_all) + of_this
+
+
+class _OnlyOne(Collector):
+    """A gauge of one value: of the process that is asked, as a file that workers share would keep all labels."""
+
+    def __init__(self, name: str, about: str, labels: Sequence[str]) -> None:
+        self._name, self._about, self._labels = name, about, labels
+        self._last: tuple[list[str], float] | None = None
+
+    def __call__(self, value: float, **labels: str) -> None:
+        self._last = [labels[name] for name in self._labels], value
+
+    def collect(self) -> Iterator[Metric]:
+        """The contract of prometheus_client's collectors."""
+        if self._last is not None:
+            found = GaugeMetricFamily(self._name, self._about, labels=self._labels)
+            found.add_metric(*self._last)
+            yield found
 
 
 def _by_labels(made: Any) -> Callable[..., Any]:

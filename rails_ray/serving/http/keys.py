@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHORTEST_KEY = 16  # characters; of random hexadecimal digits, 64 bits
-SCOPES = ("search", "admin")  # admin: the description of the API
+SCOPES = ("search", "admin")  # admin: the description of the API, metrics, changes of items
 DIGEST = re.compile("sha256:([0-9a-f]{64})")
 RATE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 

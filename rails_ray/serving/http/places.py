@@ -16,7 +16,7 @@ LONGEST_RETRY_S = 30  # Serve's own limit for a request
 
 
 class Places:
-    """Middleware: gives each POST a place, or refuses it.
+    """Middleware: gives each POST and DELETE a place, or refuses it.
 
     num_inside: requests that hold a place.
     last_s: duration of the last answer.
@@ -29,7 +29,7 @@ class Places:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         access: Access = scope[ACCESS]
-        if scope["method"] != "POST":  # cheap, and includes the health check
+        if scope["method"] not in ("POST", "DELETE"):  # cheap, and includes the health check
             await self._app(scope, receive, send)
         elif self.num_inside >= access.max_requests:
             await self._refuse(scope, send, self._busy(access))

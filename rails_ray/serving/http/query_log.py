@@ -9,7 +9,7 @@ from rails_ray.serving.http.request_ids import current_id
 log = logging.getLogger(__name__)
 
 
-def noting(is_wanted: bool) -> Callable[[SearchRequest], None] | None:
+def noting(is_wanted: bool) -> Callable[[str, SearchRequest], None] | None:
     """`note`, into the server's log; None if it is not wanted."""
     if not is_wanted:
         return None
@@ -17,6 +17,6 @@ def noting(is_wanted: bool) -> Callable[[SearchRequest], None] | None:
     return note
 
 
-def note(request: SearchRequest) -> None:
-    """Log a search with the id of its request, as JSON in a line."""
-    log.info("request %s: %s", current_id.get(), request.model_dump_json(exclude_defaults=True))
+def note(version: str, request: SearchRequest) -> None:
+    """Log a search with the version that answers and the id of its request, as JSON in a line."""
+    log.info("version %s, request %s: %s", version, current_id.get(), request.model_dump_json(exclude_defaults=True))

@@ -23,7 +23,7 @@ from rails_ray.modules.similarities.states import take
 from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
-from rails_ray.on_ray.serving.shard import Shard
+from rails_ray.on_ray.serving.shard import Shard, ShardAnswers
 from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.schema.responses import SearchResponse
@@ -33,7 +33,7 @@ from rails_ray.search.searcher import METHODS
 from rails_ray.serving import client
 from rails_ray.serving.encoder import EncodedQueries
 from rails_ray.serving.engine import Engine
-from rails_ray.serving.shard_search import ShardRequest
+from rails_ray.serving.shard_search import ShardRequest, ShardSearch
 from rails_ray.storage import manifest, parts, versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import part_of, random_states, small_config
@@ -65,16 +65,29 @@ def shard_without(folder: Path, column: str, p_x: int = 2) -> Shard:
     return Shard.func_or_class(str(folder), "v1", 0)
 
 
+def answers(shard: Shard) -> ShardAnswers:
+    """What it answers of its version."""
+    found = shard.of(shard.identity)
+    assert found is not None
+    return found
+
+
+def searched(shard: Shard) -> ShardSearch:
+    return answers(shard).shard
+
+
 def asked(shard: Shard, method: str) -> list[list[str]]:
-    return shard.shard.search(
-        QUERY, ShardRequest(method, SearchParams(num_candidates=10, num_per_embedding=10), 5), [[], []]
-    ).item_ids
+    return (
+        searched(shard)
+        .search(QUERY, ShardRequest(method, SearchParams(num_candidates=10, num_per_embedding=10), 5), [[], []])
+        .item_ids
+    )
 
 
 def test_without_the_average_other_methods_answer_as_ever(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "average")
-    assert shard.shard.searcher.items.average is None
-    assert torch.equal(shard.shard.searcher.items.components, ITEMS.components)
+    assert searched(shard).searcher.items.average is None
+    assert torch.equal(searched(shard).searcher.items.components, ITEMS.components)
     assert asked(shard, "two_pass") == asked(shard, "brute_force")
     for method in ("average", "combined"):
         with pytest.raises(
@@ -196,7 +209,7 @@ def test_what_many_items_took_is_given_back(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(shard_module, "give_back_soon", lambda: num_given_back.append(1))
     monkeypatch.setattr(shard_module, "MANY_ITEMS", 30)
     for k, expected in ((14, 0), (15, 1)):  # of two queries
-        asyncio.run(shard.search(QUERY, ShardRequest("brute_force", SearchParams(), k), [[], []]))
+        asyncio.run(answers(shard).search(QUERY, ShardRequest("brute_force", SearchParams(), k), [[], []]))
         assert len(num_given_back) == expected
 
 
@@ -206,16 +219,16 @@ def test_work_of_a_shard_is_not_done_where_it_answers_others(tmp_path: Path, mon
     threads = list[int]()
 
     def noted(name: str) -> Any:
-        work = getattr(shard.shard.searcher, name)
+        work = getattr(searched(shard).searcher, name)
         return lambda *arguments: (threads.append(threading.get_ident()), work(*arguments))[1]
 
     for name in ("search", "log_sum_exp", "explain"):
-        monkeypatch.setattr(shard.shard.searcher, name, noted(name))
+        monkeypatch.setattr(searched(shard).searcher, name, noted(name))
     one = take(QUERY, slice(1))
     for ask in (
-        shard.search(QUERY, ShardRequest("brute_force", SearchParams(), 5), [[], []]),
-        shard.log_sum_exp(QUERY, [[], []]),
-        shard.explain(one, ["i3", "elsewhere", "i0"]),
+        answers(shard).search(QUERY, ShardRequest("brute_force", SearchParams(), 5), [[], []]),
+        answers(shard).log_sum_exp(QUERY, [[], []]),
+        answers(shard).explain(one, ["i3", "elsewhere", "i0"]),
     ):
         answer = asyncio.run(ask)
     assert answer.items == ["i3", "i0"]

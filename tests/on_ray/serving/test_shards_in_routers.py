@@ -128,7 +128,7 @@ def test_a_damaged_shard_starts_no_router(tmp_path: Path) -> None:
 def test_the_application_and_its_config_have_no_shards(tmp_path: Path) -> None:
     publish_here(tmp_path, 2)
     args = ServeArgs(storage=str(tmp_path), version="v1", allow_anonymous=True, shards_in_routers=True)
-    [shards, bound, _] = application(args, DeploymentSize())._bound_deployment.init_args
+    [shards, bound, _, _] = application(args, DeploymentSize())._bound_deployment.init_args
     assert shards == []
     assert bound.shards_in_routers
     config = serve_config(args, DeploymentSize(replicas=2), 2, host="127.0.0.1", port=8000)

@@ -250,7 +250,7 @@ def test_queries_are_logged_if_that_is_asked_for(version: LocalVersion, caplog: 
         assert not caplog.messages
         ask(SingleProcessServer(version, on_search=query_log.note), "POST", "/v1/search", asked, x_request_id="mine-5")
     [told] = caplog.messages
-    assert told == 'request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
+    assert told == 'version v1, request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
 
 
 def test_a_line_of_the_log_has_the_time_and_comes_once(
@@ -264,8 +264,10 @@ def test_a_line_of_the_log_has_the_time_and_comes_once(
     [note] = {query_log.noting(is_wanted=True) for _ in range(2)}
     assert note is not None
     try:
-        note(SearchRequest.model_validate({"queries": [{"text": "a secret"}]}))
-        assert re.fullmatch(r'[0-9: ,-]+ request : \{"queries":\[\{"text":"a secret"\}\]\}\n', capfd.readouterr().err)
+        note("v1", SearchRequest.model_validate({"queries": [{"text": "a secret"}]}))
+        assert re.fullmatch(
+            r'[0-9: ,-]+ version v1, request : \{"queries":\[\{"text":"a secret"\}\]\}\n', capfd.readouterr().err
+        )
     finally:
         query_log.log.setLevel(logging.NOTSET)
         logs.log.setLevel(logging.NOTSET)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 
@@ -17,6 +18,8 @@ from rails_ray.cli.main import EXIT_BAD_ARGUMENT, EXIT_INTERRUPTED, main
 from rails_ray.errors import UnavailableError
 from rails_ray.serving.http import workers
 from rails_ray.serving.http.workers import Workers
+from rails_ray.storage import versions
+from rails_ray.storage.filesystem import Storage
 from support import processes
 from support.examples import publish_here
 from support.ports import free_port
@@ -25,12 +28,10 @@ BODY = {"queries": [{"text": "red"}, {"text": "blue hat"}], "k": 3}
 
 
 @contextmanager
-def served_by_two(root: Path) -> Iterator[tuple[str, psutil.Process, subprocess.Popen[str]]]:
+def served_by_two(root: Path, *options: str) -> Iterator[tuple[str, psutil.Process, subprocess.Popen[str]]]:
     """Address, process and pipe of a server with two workers."""
-    port = free_port()
-    process = processes.command(
-        "serve", "--single", "--workers", "2", "--allow-anonymous", "--storage", str(root), "--port", str(port)
-    )
+    port, workers = free_port(), ("serve", "--single", "--workers", "2", "--allow-anonymous")
+    process = processes.command(*workers, "--storage", str(root), "--port", str(port), *options)
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(f"serving at http://127.0.0.1:{port} ")
@@ -74,6 +75,34 @@ def test_a_killed_worker_is_replaced_while_the_other_answers_and_all_end_togethe
             process.stderr.read() == f"rails-ray: worker {min(first)} has ended and is replaced\nrails-ray: stopped\n"
         )
         assert not any(psutil.pid_exists(pid) for pid in every)
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_while_another_version_takes_over(tmp_path: Path) -> None:
+    """Its heir begins with what is current, though it is forked from a process that holds the first version."""
+    rows = np.random.default_rng(0).standard_normal((20_000, 64)).astype(np.float32)
+    for version in ("v1", "v2"):
+        local.build(rows if version == "v1" else -rows, folder=str(tmp_path), version=version)
+    storage = Storage(str(tmp_path))
+    versions.rollback(storage, "v1")
+    body = {"queries": [{"embedding": rows[0].tolist()}], "k": 3}
+    expected = {name: local.open(str(tmp_path), name).search(**body).results[0].items for name in ("v1", "v2")}
+    with served_by_two(tmp_path, "--follow", "--follow-s", "0.2") as (url, server, _):
+
+        def version_of_answer() -> str:
+            with httpx.Client(base_url=url, transport=httpx.HTTPTransport(retries=3), timeout=30) as client:
+                answer = client.post("/v1/search", json=body).json()
+                assert answer["results"][0]["items"] == expected[answer["version"]]
+                return str(answer["version"])
+
+        processes.wait_for(lambda: len(server.children()) == 2)
+        first = {own.pid for own in server.children()}
+        assert version_of_answer() == "v1"
+        versions.rollback(storage, "v2")
+        os.kill(min(first), signal.SIGKILL)
+        processes.wait_for(lambda: version_of_answer() == "v2")
+        processes.wait_for(lambda: len(server.children()) == 2 and {own.pid for own in server.children()} != first)
+        processes.wait_for(lambda: {version_of_answer() for _ in range(10)} == {"v2"})
 
 
 @pytest.mark.long

@@ -16,7 +16,8 @@ import torch
 from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
-from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
+from rails_ray.serving.scope import Scope
+from rails_ray.serving.shard_search import ShardExplanation, ShardItems, ShardRequest, ShardResponse
 
 ARRAY, TENSOR, RECORD, INTEGER = 1, 2, 3, 4  # msgpack's extension types; the last for more than 64 bits
 
@@ -35,12 +36,17 @@ class Reply(NamedTuple):
 class Replica(Protocol):
     """A replica that answers messages.
 
-    identity: `Manifest.contents_sha256` of the version that it serves.
-    methods: what may be asked of it, each an `async` method.
+    methods: what may be asked of it, each an `async` method of what `of` returns.
     """
 
-    identity: str
     methods: frozenset[str]
+
+    @property
+    def identity(self) -> str:
+        """`Manifest.contents_sha256` of the version that it serves, the newest if it serves several."""
+
+    def of(self, identity: str) -> Any:
+        """Return what answers for a version; None if it does not serve that."""
 
 
 def question(identity: str, arguments: Sequence[Any]) -> bytes:
@@ -54,7 +60,7 @@ def reply(message: bytes) -> Reply:
 
 
 async def answered(replica: Replica, method: str, message: bytes) -> bytes:
-    """The message that answers a question. The method runs only if the question is for the replica's version.
+    """The message that answers a question. The method runs only if the question is for a version of the replica.
 
     Raises:
         KeyError, TypeError, ValueError: if the message is none, or there is no such method.
@@ -63,8 +69,10 @@ async def answered(replica: Replica, method: str, message: bytes) -> bytes:
     identity, arguments = unpacked(message)
     if method not in replica.methods:
         raise ValueError(f"method must be one of {', '.join(sorted(replica.methods))}, got {method!r}")
-    value = await getattr(replica, method)(*arguments) if identity == replica.identity else None
-    return packed([replica.identity, value])
+    of_version = replica.of(identity)
+    if of_version is None:
+        return packed([replica.identity, None])
+    return packed([identity, await getattr(of_version, method)(*arguments)])
 
 
 def packed(value: Any) -> bytes:
@@ -92,7 +100,8 @@ def unpacked(body: bytes) -> Any:
 
 def _records() -> dict[str, type[Any]]:
     """The dataclasses that travel. A family's own kind of query is among them."""
-    known = (*AnyQuery.__subclasses__(), ShardRequest, SearchParams, SearchResult, ShardResponse, ShardExplanation)
+    asked = (ShardRequest, SearchParams, Scope)
+    known = (*AnyQuery.__subclasses__(), *asked, SearchResult, ShardResponse, ShardExplanation, ShardItems)
     return {record.__name__: record for record in known}
 
 

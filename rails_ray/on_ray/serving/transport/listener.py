@@ -37,12 +37,14 @@ class Address:
 
     url: tcp://HOST:PORT, a port that it chose.
     key: what its callers must show; its own.
-    identity: `Manifest.contents_sha256` of the version that it serves.
+    identity: `Manifest.contents_sha256` of the version that it serves: of the one that is wanted, if it has that.
+    refused: why it cannot have that.
     """
 
     url: str
     key: str = field(repr=False)
     identity: str
+    refused: str | None = None
 
 
 class Listener:

@@ -110,10 +110,17 @@ class Replicas:
     Args:
         handle: Serve's handle of the shard.
         identity: the version that must answer; replicas of another one are not asked.
+        wanted: name of that version, for replicas that load what routers want; None for others.
+
+    num_loading: replicas that do not have the version yet, by the last look.
+    refused: why a replica cannot have it; None if none refuses it.
     """
 
-    def __init__(self, handle: Any, identity: str) -> None:
+    def __init__(self, handle: Any, identity: str, wanted: str | None = None) -> None:
         self._handle, self._identity = handle, identity
+        self._wanted = () if wanted is None else (wanted,)
+        self.num_loading = 0
+        self.refused: str | None = None
         self._known: list[_Replica] = []
         self._looking: asyncio.Task[None] | None = None
         self._is_told = False  # by the last look
@@ -123,13 +130,16 @@ class Replicas:
     async def look(self) -> None:
         """Learn from Serve which replicas there are. If it does not say, those that are known stay."""
         self._looked_at, self._is_told = time.monotonic(), False
-        addresses = await self._handle.broadcast("address").results_async(
+        addresses = await self._handle.broadcast("address", *self._wanted).results_async(
             timeout_s=LOOK_TIMEOUT_S, return_exceptions=True
         )
         known = {replica.address: replica for replica in self._known}
         for replica in self._known:
             replica.num_late = 0
-        addresses = [own for own in addresses if isinstance(own, Address) and own.identity == self._identity]
+        there = [own for own in addresses if isinstance(own, Address)]
+        addresses = [own for own in there if own.identity == self._identity]
+        self.refused = next((own.refused for own in there if own.refused is not None), None)
+        self.num_loading = len(there) - len(addresses) - sum(own.refused is not None for own in there)
         if known.keys() != set(addresses):
             self._changed_at = time.monotonic()
         for address in known.keys() - set(addresses):
@@ -137,17 +147,28 @@ class Replicas:
         self._known = [known.get(address) or _Replica(address) for address in addresses]
         self._is_told = True
 
+    @property
+    def are_known(self) -> bool:
+        """Return whether a replica can be asked."""
+        return bool(self._known)
+
     def look_soon(self) -> None:
         """`look` in the background, unless that is under way or was a moment ago."""
         is_looking = self._looking is not None and not self._looking.done()
         if not is_looking and time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
-            self._looking = asyncio.create_task(self._look_quietly())
+            self._looking = asyncio.create_task(self.look_quietly())
 
-    async def _look_quietly(self) -> None:
+    async def look_quietly(self) -> None:
+        """`look`, unless Ray fails."""
         try:
             await self.look()
         except (RayError, RayServeException, TimeoutError):  # the shard starts or ends, or a replica is silent
             logging.getLogger("ray.serve").debug("the replicas of a shard are not known", exc_info=True)
+
+    def leave(self) -> None:
+        """Close each connection once no call is under way."""
+        for replica in self._known:
+            replica.link.leave()
 
     async def close(self) -> None:
         """Ask no more."""

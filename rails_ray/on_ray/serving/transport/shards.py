@@ -4,6 +4,7 @@ A shard is asked directly where that is possible, and else by handle.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,7 @@ from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.on_ray.serving.transport.codec import question, reply
-from rails_ray.on_ray.serving.transport.replicas import Replicas
+from rails_ray.on_ray.serving.transport.replicas import LOOK_AGAIN_S, Replicas
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.search.rounds import AskRanker, Done, Rounds, next_step
 from rails_ray.serving.batching import ASSUMED_K
@@ -29,6 +30,7 @@ Value = TypeVar("Value")
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
 # Pauses before each try, .8 s in all: with two replicas, seven more chances to reach the right one.
 PAUSES_S = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+READY_S = 600.0  # for replicas to load a version beside another one
 SILENT_S = 2.0  # of a call by handle, before it is made again beside: its replica may stand still
 
 
@@ -62,6 +64,33 @@ class Shards:
         message = question(self.identity, arguments)
         calls = [self._ask(number, method, message, limit_s) for number in range(len(self.handles))]
         return await asyncio.gather(*calls, return_exceptions=True)
+
+    async def ready(self) -> None:
+        """Wait until a replica of each shard has the version, and those that are loading it have it too.
+
+        Raises:
+            UnavailableError: if a shard has none within READY_S, or all of its replicas refuse the version.
+        """
+        ends_at = time.monotonic() + READY_S
+        while True:
+            await asyncio.gather(*(replicas.look_quietly() for replicas in self.direct))
+            is_late = time.monotonic() >= ends_at
+            for number, replicas in enumerate(self.direct):
+                if not replicas.are_known and (is_late or not replicas.num_loading) and replicas.refused:
+                    raise UnavailableError(f"shard {number} refuses it: {replicas.refused}")
+                if not replicas.are_known and is_late:
+                    raise UnavailableError(
+                        f"shard {number} must have a replica of version {self.version} within {READY_S:g} s, got none"
+                    )
+            is_known = all(replicas.are_known for replicas in self.direct)
+            if is_known and (is_late or not any(replicas.num_loading for replicas in self.direct)):
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def leave(self) -> None:
+        """Close the connections, each once no call is under way."""
+        for replicas in self.direct:
+            replicas.leave()
 
     def look_soon(self) -> None:
         """Look soon which replicas there are."""

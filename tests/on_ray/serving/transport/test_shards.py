@@ -95,6 +95,9 @@ def test_a_replica_does_nothing_for_another_version_and_says_which_one_it_has() 
         methods = frozenset({"search"})
         num_asked = 0
 
+        def of(self, identity: str) -> "Replica | None":
+            return self if identity == self.identity else None
+
         async def search(self, query: str) -> str:
             self.num_asked += 1
             return query.upper()
@@ -163,6 +166,13 @@ def test_what_a_round_raises_is_raised() -> None:
         carried_out(refusing(), Handle(OURS))
 
 
+def router_of(num_items: Any) -> SimpleNamespace:
+    """What a router is asked for its health."""
+    engine, shards = SimpleNamespace(facts={"version": "v1"}), SimpleNamespace(num_items=num_items)
+    current = SimpleNamespace(engine=engine, shards=shards)
+    return SimpleNamespace(current=current, asking_health=None, keys_problem=None, follower=None)
+
+
 def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:
     num_asked = 0
 
@@ -172,12 +182,7 @@ def test_those_who_ask_for_health_at_once_ask_the_shards_once() -> None:
         await asyncio.sleep(0)
         return [3, 4]
 
-    router = SimpleNamespace(
-        shards=SimpleNamespace(num_items=num_items),
-        asking_health=None,
-        keys_problem=None,
-        engine=SimpleNamespace(facts={"version": "v1"}),
-    )
+    router = router_of(num_items)
     health = Router.func_or_class.health
 
     async def run() -> list[Any]:
@@ -191,10 +196,7 @@ def health_of(*answers: Any) -> dict[str, Any]:
     async def num_items() -> list[Any]:
         return list(answers)
 
-    facts = SimpleNamespace(facts={"version": "v1"})
-    shards = SimpleNamespace(num_items=num_items)
-    router = SimpleNamespace(shards=shards, asking_health=None, keys_problem=None, engine=facts)
-    found: dict[str, Any] = asyncio.run(Router.func_or_class.health(router))
+    found: dict[str, Any] = asyncio.run(Router.func_or_class.health(router_of(num_items)))
     return found
 
 
