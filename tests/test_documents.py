@@ -106,7 +106,7 @@ def test_the_documents_show_every_command_but_the_pipeline() -> None:
     commands = [line for file in PAGES for line in readme_commands(file)]
     assert {line.split()[1] for line in commands} == {
         "quickstart", "inspect", "plan", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve",
-        "query", "relevance", "train-ranker", "tune", "new-key",
+        "query", "relevance", "train-ranker", "tune", "new-key", "items", "refresh",
     }  # fmt: skip
     assert len(commands) >= 25
 
@@ -134,7 +134,7 @@ def test_every_job_in_the_jobs_can_be_parsed() -> None:
     folder = ROOT / "rails_ray" / "jobs"
     lines = [line for path in folder.glob("[a-z]*.py") for line in path.read_text().splitlines()]
     entrypoints = [line.split(" -- ")[1] for line in lines if "-- python" in line]
-    assert len(entrypoints) == 8
+    assert len(entrypoints) == 9
     for entrypoint in entrypoints:
         check_module(shlex.split(entrypoint))
 

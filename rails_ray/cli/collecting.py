@@ -1,4 +1,4 @@
-"""Tags of versions, and the collection of those that nothing needs."""
+"""Contents of a storage: tags of versions, and the collection of what nothing needs."""
 
 import json
 import time

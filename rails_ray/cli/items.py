@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 class Changing(Protocol):
     """A command that changes the current version."""
 
-    storage: str
-    allow_code: tuple[str, ...]
+    @property
+    def storage(self) -> str: ...
+
+    @property
+    def allow_code(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from rails_ray.counting import advance
 from rails_ray.data.corpus import item_inputs, vectors_in
-from rails_ray.data.forms.vector import VectorForm
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
@@ -59,13 +58,14 @@ def _check_inputs(version: Version, items: pa.Table) -> None:
     form = version.family.form
     kind = items["input"].type if "input" in items.column_names else None
     got = "none" if kind is None else "vectors" if pa.types.is_fixed_size_list(kind) else "texts"
-    if isinstance(form, VectorForm):
-        if form.item_columns and got != "vectors":
+    columns, shape = getattr(form, "item_columns", None), getattr(form, "item_shape", ())
+    if columns is not None:  # a query is a vector
+        if columns and got != "vectors":
             raise ValueError(
                 f"items to add to version {version.name} must be vectors, as its model reads them, got {got}"
             )
-        found, shape = math.prod(vectors_in(items["input"]).shape[1:]) if got == "vectors" else 0, form.item_shape
-        if form.item_columns and shape and found != math.prod(shape):
+        found = math.prod(vectors_in(items["input"]).shape[1:]) if got == "vectors" else 0
+        if columns and shape and found != math.prod(shape):
             wanted = " of ".join(map(str, shape))
             raise ValueError(f"vectors to add to version {version.name} must have {wanted} numbers, got {found}")
     elif version.family.encodes_inputs and got != "texts":

@@ -150,6 +150,14 @@ class _Search(Strict):
         "an unknown user: the most popular items, as many as k, or else 10, whatever the cut-off; by default an error.",
     )
     ids: Ids = "stored"
+    group_by: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(
+        None,
+        description="An attribute: a list then has at most group_size items of each of its values, and k counts these "
+        "groups, best first; items without a value are groups of their own.",
+    )
+    group_size: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
+        1, description="Most items of a group, with group_by."
+    )
     offset: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] | None = Field(
         None,
         description="Items of each list to pass over. With it, 0 too, each result has a `next` while its list goes on, "

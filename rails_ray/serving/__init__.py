@@ -18,6 +18,7 @@
 | `held_shards`         | all shards of a version in one process, searched at the same time        |
 | `held_versions`       | one shard in the versions that are wanted of it                          |
 | `answers`             | coverage, and the merged answer                                          |
+| `grouping`            | so many items of each value of an attribute                              |
 | `paging`              | a list that goes on where another ended                                  |
 | `budgets`             | what is asked of a heavy ranker, and what becomes of a budget            |
 | `deadlines`           | when its answer is of no more use                                        |

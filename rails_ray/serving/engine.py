@@ -26,6 +26,7 @@ from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
+from rails_ray.serving.grouping import grouped
 from rails_ray.serving.paging import is_paged, paged
 from rails_ray.serving.popular import Popular
 from rails_ray.serving.scope import Scope, scope_of
@@ -140,7 +141,11 @@ class Engine:
             UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
         search = self._search if request.fallback is None else self._with_fallback
-        rounds = paged(search, request, DEFAULT_K) if is_paged(request) else search(request)
+        if request.group_by is not None:
+            most = self.limits.max_answered_items // max(len(request.queries), 1)
+            rounds = grouped(search, request, request.k or DEFAULT_K, max(most, 1))
+        else:
+            rounds = paged(search, request, DEFAULT_K) if is_paged(request) else search(request)
         answered, stages = yield from timed(rounds)
         return replace(answered, stages=stages)
 

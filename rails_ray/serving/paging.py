@@ -12,13 +12,16 @@ import binascii
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rails_ray.item_ids import ItemId
 from rails_ray.schema.fields import shortened
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.schema.responses import QueryResult
 from rails_ray.search.rounds import Rounds
+
+if TYPE_CHECKING:
+    from rails_ray.serving.engine import Answered
 
 SPARE = 16  # items more than the place needs, as some may have come since
 
@@ -59,7 +62,9 @@ def is_paged(request: SearchRequest) -> bool:
     return request.offset is not None or any(query.after is not None for query in _single(request))
 
 
-def paged(search: Callable[[SearchRequest], Rounds[Any]], request: SearchRequest, most: int) -> Rounds[Any]:
+def paged(
+    search: Callable[[SearchRequest], "Rounds[Answered]"], request: SearchRequest, most: int
+) -> "Rounds[Answered]":
     """Search for a page of each query.
 
     Args:
@@ -120,6 +125,7 @@ def _page(result: QueryResult, place: int, k: int) -> QueryResult:
             "items": result.items[place:end],
             "scores": result.scores[place:end],
             "titles": None if result.titles is None else result.titles[place:end],
+            "fields": None if result.fields is None else result.fields[place:end],
             "num_kept": max(min(result.num_kept, end) - place, 0),
             "is_truncated": has_more,
             "next": cursor,
