@@ -193,6 +193,18 @@ def test_what_a_request_may_say_and_what_an_answer_says_is_explained() -> None:
     assert {name for name in names if f"`{name}`" not in text and f'"{name}"' not in text} == set()
 
 
+def test_every_guarantee_has_tests() -> None:
+    """Each of the sentences names tests that there are."""
+    sentences = (ROOT / "docs" / "guarantees.md").read_text().partition("## Holes")[0].split("\n\n")[2]
+    numbered = re.split(r"\n(?=\d\. )", sentences.strip())
+    assert len(numbered) == 8
+    for sentence in numbered:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", sentence)
+        assert named, sentence
+        for file, name in named:
+            assert f"def {name}(" in (ROOT / file).read_text(), name
+
+
 def test_decimals_have_their_zero() -> None:
     for file in DOCUMENTS:
         prose = re.sub(r"^```.*?^```$", "", (ROOT / file).read_text(), flags=re.DOTALL | re.MULTILINE)
