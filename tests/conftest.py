@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from support import shape_checks
 from support.azure_server import HAS_AZURITE, azurite, new_container, use_azure
+from support.google_server import google_server_before, use_google
 from support.s3_server import new_bucket, s3_server_process, use_s3
 from support.tried import FEW, IS_MANY, MANY
 
@@ -110,6 +111,20 @@ def azure(azure_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """`az://` and an empty container, for this process and its children."""
     use_azure(monkeypatch, azure_server)
     return f"az://{new_container(azure_server)}"
+
+
+@pytest.fixture(scope="session")
+def google_server(s3_server: str) -> Iterator[str]:
+    """The URL of a server that speaks Google's dialect, in this process, in front of that of S3."""
+    with google_server_before(s3_server) as url:
+        yield url
+
+
+@pytest.fixture
+def google(google_server: str, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`gs://` and an empty bucket, for this process and its children."""
+    use_google(monkeypatch, google_server)
+    return f"gs://{new_bucket(s3_server)}"
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_the_documents_show_every_command_but_the_pipeline() -> None:
     commands = [line for file in PAGES for line in readme_commands(file)]
     assert {line.split()[1] for line in commands} == {
         "quickstart", "inspect", "plan", "train", "encode", "calibrate", "publish", "evaluate", "index", "serve",
-        "query", "relevance", "train-ranker", "tune", "new-key",
+        "query", "relevance", "train-ranker", "tune", "new-key", "items", "refresh",
     }  # fmt: skip
     assert len(commands) >= 25
 
@@ -134,7 +134,7 @@ def test_every_job_in_the_jobs_can_be_parsed() -> None:
     folder = ROOT / "rails_ray" / "jobs"
     lines = [line for path in folder.glob("[a-z]*.py") for line in path.read_text().splitlines()]
     entrypoints = [line.split(" -- ")[1] for line in lines if "-- python" in line]
-    assert len(entrypoints) == 8
+    assert len(entrypoints) == 9
     for entrypoint in entrypoints:
         check_module(shlex.split(entrypoint))
 
@@ -191,6 +191,18 @@ def test_what_a_request_may_say_and_what_an_answer_says_is_explained() -> None:
     answered = SearchResponse, QueryResult, CertificateResult, BudgetResult
     names = {name for model in (*said, *answered) for name in model.model_fields} | set(get_args(Method))
     assert {name for name in names if f"`{name}`" not in text and f'"{name}"' not in text} == set()
+
+
+def test_every_guarantee_has_tests() -> None:
+    """Each of the sentences names tests that there are."""
+    sentences = (ROOT / "docs" / "guarantees.md").read_text().partition("## Holes")[0].split("\n\n")[2]
+    numbered = re.split(r"\n(?=\d\. )", sentences.strip())
+    assert len(numbered) == 8
+    for sentence in numbered:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", sentence)
+        assert named, sentence
+        for file, name in named:
+            assert f"def {name}(" in (ROOT / file).read_text(), name
 
 
 def test_decimals_have_their_zero() -> None:

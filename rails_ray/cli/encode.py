@@ -67,6 +67,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         items: File, folder or pattern of the items alone, in place of --folder.
         zero_vectors: What becomes of items with a vector of zeros, which no cosine compares. refuse: nothing is
             encoded; keep: they are found last.
+        attributes: Further columns of the items to store, which filters may name, each NAME or NAME=COLUMN, such as
+            category,price. If left out: the run's.
         new_codes: How SOLAR chooses buckets for items that it was not trained on. least_loaded: buckets with room;
             predicted: the buckets that the model predicts for the item's text.
         min_chunks: Fewest trained chunks of SOLAR to accept. If left out: all.
@@ -98,6 +100,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
     folder: str | None = None
     items: str | None = None
     zero_vectors: Literal["refuse", "keep"] = "refuse"
+    attributes: tuple[str, ...] = ()
     new_codes: Literal["least_loaded", "predicted"] = "least_loaded"
     min_chunks: int | None = None
 
@@ -120,7 +123,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             num_workers=self.workers,
             use_gpu=self.use_gpu,
             part_items=self.part_items,
-            data=data_config(self.folder, self.items, self.excludes_seen, self.zero_vectors),
+            data=data_config(self.folder, self.items, self.excludes_seen, self.zero_vectors, self.attributes),
             stored=self.stored(),
             new_codes=self.new_codes,
             min_chunks=self.min_chunks,
@@ -187,9 +190,8 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
                 f"--recipe must name a recipe that trains nothing, got {self.recipe}: run `rails-ray train "
                 f"{self.recipe}`, then encode its --run"
             )
-        return replace(
-            run_config, data=data_config(self.folder, self.items, None, self.zero_vectors) or run_config.data
-        )
+        data = data_config(self.folder, self.items, None, self.zero_vectors, self.attributes)
+        return replace(run_config, data=data or run_config.data)
 
     def stored(self) -> dict[str, Any]:
         """How to store items, where it differs from the run's config."""

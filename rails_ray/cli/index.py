@@ -1,4 +1,4 @@
-"""List, show, verify, compare and roll back index versions; vectors from files and into files."""
+"""List, show, verify, compare, tag, collect and roll back index versions; vectors from files and into files."""
 
 import json
 import shlex
@@ -9,19 +9,21 @@ import tyro
 
 from rails_ray import counting
 from rails_ray.cli.base import STORAGE, AllowsCode, Stored, errors, out, say_next
+from rails_ray.cli.collecting import CollectGarbage, TagVersion, UntagVersion
 from rails_ray.errors import DamagedError, GateError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListVersions(Stored):
-    """List all versions and their states: current, published, encoded, encoding (maybe cut off) or damaged."""
+    """List all versions, tags and states: current, published, encoded, encoding (maybe cut off) or damaged."""
 
     def run(self) -> None:
         from rails_ray.cli import rendering
-        from rails_ray.storage import versions
+        from rails_ray.storage import tags, versions
         from rails_ray.storage.filesystem import Storage
 
-        out.print(rendering.versions(versions.listed(Storage(self.storage)), f"versions in {self.storage}"))
+        store = Storage(self.storage)
+        out.print(rendering.versions(versions.listed(store), f"versions in {self.storage}", tags.listed(store)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +266,7 @@ class Export(Stored):
 
 @dataclass(frozen=True)
 class IndexCommand:
-    """List, show, verify, compare, compact and roll back index versions; vectors from files and into files."""
+    """List, show, verify, compare, compact, tag, collect and roll back versions; vectors from files and into files."""
 
     action: tyro.conf.OmitSubcommandPrefixes[
         Annotated[ListVersions, tyro.conf.subcommand("list")]
@@ -274,6 +276,9 @@ class IndexCommand:
         | Annotated[DiffVersions, tyro.conf.subcommand("diff")]
         | Annotated[CompactVersion, tyro.conf.subcommand("compact")]
         | Annotated[Rollback, tyro.conf.subcommand("rollback")]
+        | Annotated[TagVersion, tyro.conf.subcommand("tag")]
+        | Annotated[UntagVersion, tyro.conf.subcommand("untag")]
+        | Annotated[CollectGarbage, tyro.conf.subcommand("gc")]
         | Annotated[Import, tyro.conf.subcommand("import")]
         | Annotated[Export, tyro.conf.subcommand("export")]
     ]

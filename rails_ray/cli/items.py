@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import tyro
 
@@ -11,6 +11,16 @@ from rails_ray.cli.stages import data_config
 
 if TYPE_CHECKING:
     from rails_ray.families.changing import Change
+
+
+class Changing(Protocol):
+    """A command that changes the current version."""
+
+    @property
+    def storage(self) -> str: ...
+
+    @property
+    def allow_code(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +130,7 @@ def facts_of(version: str, change: "Change") -> dict[str, Any]:
     }
 
 
-def compacted_if_due(command: AddItems | DeleteItems, change: "Change", is_wanted: bool) -> str:
+def compacted_if_due(command: Changing, change: "Change", is_wanted: bool) -> str:
     """Compact the version if it is due and wanted. Returns the name of the current version."""
     from rails_ray.cli import rendering
     from rails_ray.counting import shown

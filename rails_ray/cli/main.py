@@ -55,6 +55,7 @@ COMMANDS = {  # each in a module of `rails_ray.cli`, which is imported when the 
     "query": "query.Query",
     "index": "index.IndexCommand",
     "items": "items.ItemsCommand",
+    "refresh": "refresh.Refresh",
     "plan": "plan.PlanDeployment",
     "inspect": "inspect.InspectData",
 }

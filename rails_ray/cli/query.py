@@ -1,5 +1,6 @@
 """Query a server, or a version in this process."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass
@@ -48,6 +49,8 @@ class Query(AllowsCode):
         fallback: `popular` answers a query of which the index knows nothing with its most popular items.
         plot: PNG file to draw: the scores of the first queries by rank, and where the cut-off ends.
         plot_explanation: PNG file to draw: why the first query's best items were found.
+        filter: Which items may be found, by their attributes, in JSON, such as '{"price": {"$lt": 20}}'.
+        fields: Attributes to show of each item.
         k: Most items per query to count as kept. If left out: 1000, or fewer for many queries.
         show: Items per query to show.
         cutoff: Name and value of the cut-off. If left out: the server's own.
@@ -73,6 +76,8 @@ class Query(AllowsCode):
     features: tuple[str, ...] = ()
     embedding: tuple[float, ...] = ()
     fallback: Literal["popular"] | None = None
+    filter: str | None = None
+    fields: tuple[str, ...] = ()
     plot: Path | None = None
     plot_explanation: Path | None = None
     k: int | None = None
@@ -98,6 +103,7 @@ class Query(AllowsCode):
         names, queries = zip(*self.queries(facts["query"]), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
         how: dict[str, Any] = {"fallback": self.fallback, **asdict(self.params)}
+        how |= {"filter": read_filter(self.filter), "fields": list(self.fields)}
         how |= {} if self.method is None else {"method": self.method}
         budget = self.budget()
         best = search(queries, self.show, **how, **budget, cutoff={"top_k": self.show})
@@ -209,6 +215,20 @@ class Query(AllowsCode):
                 raise ValueError(f"--embedding must be finite numbers, got {' '.join(map(str, self.embedding))}")
             queries.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
         return queries
+
+
+def read_filter(text: str | None) -> Any:
+    """A filter in JSON.
+
+    Raises:
+        ValueError: if it is no JSON.
+    """
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"""--filter must be JSON, such as '{{"price": {{"$lt": 20}}}}', got {text!r}: {error}"""
+        ) from None
 
 
 def _say_drawn(path: Path) -> None:

@@ -97,15 +97,22 @@ def answers(names: Sequence[str], cut: SearchResponse, best: SearchResponse, tit
     table.add_column("kept", justify="right")
     table.add_column("threshold", justify="right", style="dim")
     for name, kept, found in zip(names, cut.results, best.results, strict=True):
-        rows = zip(found.items, found.titles or found.items, found.scores, strict=True)
+        fields = [_fields(own) for own in found.fields or [{}] * len(found.items)]
+        rows = zip(found.items, found.titles or found.items, found.scores, fields, strict=True)
         cells = [
-            Text(f"{title or item} {score:.2f}", style="" if number < kept.num_kept else "dim")
-            for number, (item, title, score) in enumerate(rows)
+            Text(f"{title or item} {score:.2f}{own}", style="" if number < kept.num_kept else "dim")
+            for number, (item, title, score, own) in enumerate(rows)
         ]
-        between = Text("\n" if found.titles else "  ")
+        between = Text("\n" if found.titles or found.fields else "  ")
         threshold = "" if kept.threshold is None else f"{kept.threshold:.2f}"
         table.add_row(Text(name), between.join(cells), f"{kept.num_kept}{'+' if kept.is_truncated else ''}", threshold)
     return table
+
+
+def _fields(fields: Mapping[str, Any]) -> str:
+    """Render the attributes of an item, after its score."""
+    shown = (f"{name} {', '.join(own) if isinstance(own, list) else own}" for name, own in fields.items())
+    return "".join(f"; {own}" for own in shown)
 
 
 def reports(
@@ -275,23 +282,28 @@ def low_recalls(recalls: Mapping[str, float]) -> list[str]:
     ]
 
 
-def versions(rows: Sequence[Listed], title: str) -> Table:
-    """A table of index versions."""
+def versions(rows: Sequence[Listed], title: str, tags: Mapping[str, str] = {}) -> Table:
+    """A table of index versions.
+
+    Args:
+        tags: the version of each tag.
+    """
     table = Table(title=title, title_justify="left")
-    for heading in ("version", "state", "published", "run"):
+    for heading in ("version", "state", *(["tags"] if tags else []), "published", "run"):
         table.add_column(heading, no_wrap=heading == "version")
     for heading in ("items", "shards", "size"):
         table.add_column(heading, justify="right")
     for row in rows:
         described = row.described
         style = {"current": "bold", "damaged": "red"}.get(row.state, "" if row.state == "published" else "dim")
+        named = [", ".join(tag for tag, version in tags.items() if version == row.version)] if tags else []
         if described is None:
-            table.add_row(row.version, row.state, style=style)
+            table.add_row(row.version, row.state, *named, style=style)
             continue
         created_at = described.created_at if isinstance(described, Manifest) else ""
         size_bytes = sum(entry.size_bytes for entry in described.entries)
         counts = f"{described.num_live:,}", str(len(described.shard_items)), decimal(size_bytes)
-        table.add_row(row.version, row.state, created_at, described.run, *counts, style=style)
+        table.add_row(row.version, row.state, *named, created_at, described.run, *counts, style=style)
     return table
 
 
@@ -314,7 +326,9 @@ def version(manifest: Manifest) -> tuple[Table, Table]:
     for name, value in summary(manifest).items():
         if name != "version":
             is_table = isinstance(value, dict)
-            facts.add_row(name, ", ".join(f"{key}: {kind}" for key, kind in value.items()) if is_table else str(value))
+            facts.add_row(name, _named(value) if is_table else str(value))
+    if manifest.attributes:
+        facts.add_row("attributes", _named(manifest.attributes))
     files = Table("file", "items", "size", "sha256")
     for entry in manifest.entries:
         name, num_items = entry.path, ""
@@ -327,3 +341,7 @@ def version(manifest: Manifest) -> tuple[Table, Table]:
             name = f"shard {entry.shard}, index of {entry.name}"
         files.add_row(name, num_items, decimal(entry.size_bytes), entry.sha256[:12])
     return facts, files
+
+
+def _named(kinds: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in kinds.items())

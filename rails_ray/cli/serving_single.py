@@ -30,8 +30,13 @@ def serve_single(options: Serve) -> None:
             from rails_ray.serving.http.workers import single_threaded
 
             single_threaded()
-        host, serve = options.host or "127.0.0.1", _loaded(options, keys_file)
-        check_stop, tell = on_signals(), telling(keys_file)
+        host, (serve, look) = options.host or "127.0.0.1", _loaded(options, keys_file, stack)
+        check_stop, tell_of_keys = on_signals(), telling(keys_file)
+
+        def tell() -> None:
+            tell_of_keys()
+            look()
+
         if options.workers > 1:
             _serve_by_workers(options, serve, host, check_stop, tell)
             return
@@ -43,8 +48,11 @@ def serve_single(options: Serve) -> None:
                 server.join(LOOK_S)
 
 
-def _loaded(options: Serve, keys_file: str | None) -> Callable[[str, Any], AbstractContextManager[Any]]:
-    """Load the version. What is returned serves it, in a thread, at a host and a socket that it may be given."""
+def _loaded(
+    options: Serve, keys_file: str | None, stack: ExitStack
+) -> tuple[Callable[[str, Any], AbstractContextManager[Any]], Callable[[], None]]:
+    """Load the version. Returns what serves it, in a thread, at a host and a socket that it may be given; and what
+    renews its lease, which the stack ends."""
     with out.status("loading torch"):
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.reranking.rankers.calling import ranker_of
@@ -54,6 +62,7 @@ def _loaded(options: Serve, keys_file: str | None) -> Callable[[str, Any], Abstr
         from rails_ray.serving.http import logs, query_log
         from rails_ray.serving.http.limits import DEADLINE_S
         from rails_ray.serving.http.single import SingleProcessServer, listening
+        from rails_ray.storage.leases import Lease
 
     own = options.ranker.at_absolute_folder()
     check_folder(own)
@@ -67,6 +76,11 @@ def _loaded(options: Serve, keys_file: str | None) -> Callable[[str, Any], Abstr
         allow_code=options.allow_code,
     )
     logs.to_stderr()
+    lease = Lease(version.version.storage, lambda: version.manifest.version)
+    is_packaged = local.place_of(options.storage) != options.storage  # where nothing is written
+    if not is_packaged:
+        lease.look()
+        stack.callback(lease.end)
     noting = query_log.noting(options.log_queries)
     trim()  # what was read on the way
 
@@ -84,7 +98,7 @@ def _loaded(options: Serve, keys_file: str | None) -> Callable[[str, Any], Abstr
         )
         return listening(server, host=host, port=options.port, shared=shared)
 
-    return serve
+    return serve, (lambda: None) if is_packaged else lease.look
 
 
 def _serve_by_workers(

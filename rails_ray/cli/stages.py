@@ -361,7 +361,10 @@ def data_config(
     items: str | None = None,
     exclude_seen: bool | None = None,
     zero_vectors: Literal["refuse", "keep"] = "refuse",
+    attributes: tuple[str, ...] = (),
 ) -> DataConfig | None:
     """The data that options name; None if they name none."""
-    found = DataConfig(folder=folder, items=items, exclude_seen=exclude_seen, zero_vectors=zero_vectors)
+    found = DataConfig(
+        folder=folder, items=items, exclude_seen=exclude_seen, zero_vectors=zero_vectors, attributes=attributes
+    )
     return None if found == DataConfig() else found

@@ -5,6 +5,7 @@
 | `dataset`   | what a run reads of any data set: its items, its queries by split, and titles       |
 | `queries`   | the queries of a split and the items that answer them, in arrays                    |
 | `sources`   | where the tables of a data set are                                                  |
+| `unused`    | sentences on columns that nothing reads, and how to store those of items            |
 | `corpus`    | the items that are to be encoded, and what answers need beside them                 |
 | `vectors`   | columns of vectors, checked and mapped into memory                                  |
 | `forms`     | ways to ask: text, vector, features, history; their tables and requests' fields     |

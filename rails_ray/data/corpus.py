@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.vectors import check_directions, zero_rows
+from rails_ray.storage.attributes import kinds_of
 from rails_ray.storage.ids import ColumnDigest, keys_of
 from rails_ray.storage.parquet_files import FileRows, RowBatch
 from rails_ray.storage.rows import Rows, repeated_id
@@ -49,11 +50,15 @@ class CorpusScan:
 
 @runtime_checkable
 class ItemSource(Protocol):
-    """Items with the columns item_id, input (what the item encoder reads; absent if it reads nothing) and, if the data
-    set has them, title."""
+    """Items with the columns item_id, input (what the item encoder reads; absent if it reads nothing), title if the
+    data set has them, and attributes."""
 
     @property
     def num_files(self) -> int: ...
+
+    @property
+    def attribute_kinds(self) -> dict[str, str]:
+        """The kind of each attribute (`storage.attributes`)."""
 
     def scan(self, number: int) -> CorpusScan:
         """Read what a file holds, every row checked.
@@ -82,6 +87,7 @@ class ItemFiles:
     """
     changed: makes item_id, input and title from a batch of the table; a function of a module, as it travels.
     refuses_zeros: whether an item must not have a vector of zeros.
+    attributes: columns that are stored as they are.
     """
 
     table: Table
@@ -89,26 +95,39 @@ class ItemFiles:
     optional: Columns
     changed: Callable[[RowBatch], pa.Table]
     refuses_zeros: bool = False
+    attributes: Columns = field(default_factory=dict)
 
     @property
     def num_files(self) -> int:
         return len(self.table.paths)
+
+    @property
+    def attribute_kinds(self) -> dict[str, str]:
+        """The contract of `ItemSource`."""
+        return kinds_of(self.table.types({}, self.attributes)) if self.attributes else {}
+
+    def _block(self, batch: RowBatch) -> pa.Table:
+        items = self.changed(batch)
+        for name in self.attributes:
+            items = items.append_column(name, batch[name])
+        return items
 
     def scan(self, number: int) -> CorpusScan:
         """The contract of `ItemSource`."""
         rows, num_null = self.table.rows(number), dict[str, int]()
 
         def made() -> Iterator[pa.Table]:
-            for batch in self.table.batches(self.columns, self.optional, [number]):
+            for batch in self.table.batches(self.columns, {**self.optional, **self.attributes}, [number]):
                 for name, count in batch.num_null.items():
                     num_null[name] = num_null.get(name, 0) + count
-                yield self.changed(batch)
+                yield self._block(batch)
 
         return _scanned(rows, made(), num_null)
 
     def blocks(self, files: Sequence[FileRows], first_row: int, num_rows: int) -> Iterator[pa.Table]:
         """The contract of `ItemSource`."""
-        return map(self.changed, self.table.part(files, first_row, num_rows, self.columns, self.optional))
+        optional = {**self.optional, **self.attributes}
+        return map(self._block, self.table.part(files, first_row, num_rows, self.columns, optional))
 
     def id_at(self, files: Sequence[FileRows], row: int) -> tuple[Any, str, int]:
         """The contract of `ItemSource`."""
@@ -116,19 +135,26 @@ class ItemFiles:
         return batch["item_id"][0].as_py(), batch.file, batch.first_row
 
     def read(self) -> Rows:
-        """All items at once, mapped into memory."""
+        """All items at once without their attributes, mapped into memory."""
         return self.table.read(self.columns, self.optional, self.changed)
 
 
 @dataclass(frozen=True)
 class ListedItems:
     """
-    items: distinct ids, inputs and titles.
+    items: distinct ids, inputs, titles and attributes.
+    attributes: names of the columns that are attributes.
     """
 
     items: pa.Table
+    attributes: tuple[str, ...] = ()
 
     num_files = 1
+
+    @property
+    def attribute_kinds(self) -> dict[str, str]:
+        """The contract of `ItemSource`."""
+        return kinds_of({name: self.items.schema.field(name).type for name in self.attributes})
 
     def scan(self, number: int) -> CorpusScan:
         """The contract of `ItemSource`."""

@@ -6,15 +6,18 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from rails_ray.data import unused
 from rails_ray.data.table_files.converting import Converter
 from rails_ray.errors import NotFoundError
 from rails_ray.storage import table_places
+from rails_ray.storage.attributes import ATTRIBUTE
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.rows import Rows, find_rows
 from rails_ray.storage.tables import Table
-from rails_ray.storage.values import Columns
+from rails_ray.storage.values import ID, Columns, Kind
 
 NAMES = ("items", "queries", "relevance", "interactions", "users")
 COLUMNS = (  # that can be read from a column of another name
@@ -26,7 +29,6 @@ OF_USERS = ("interactions", "users")  # tables with a column user_id
 MOST_DROPPED = 0.1  # rows of a table that may name what is not there, unless the caller says another share
 COUNTS_ALONE = 100  # rows of a file that is judged by itself too: a few bad rows of a smaller one say little
 SHOWN = 3  # names of files in a sentence
-SHOWN_COLUMNS = 10
 SESSION = "session_id"  # in place of user_id
 
 
@@ -42,6 +44,8 @@ class Sources:
         that are not there.
     refuses_zeros: whether vectors that are compared by their directions must not be zero.
     cache: storage of tables that are Parquet made of other formats; None for a folder of this process.
+    attributes: further columns of the items to store, by the names that they get.
+    version_kinds: what these must hold, if items are added to a version, which they may then lack; None for any.
     notes: a sentence on all that reading left out, or read as something else; reading adds to it.
     """
 
@@ -52,6 +56,8 @@ class Sources:
     notes: list[str] = field(default_factory=list, compare=False)
     cache: str | None = None
     refuses_zeros: bool = True
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    version_kinds: Columns | None = None
     _tables: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
     _used: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -126,7 +132,9 @@ class Sources:
     @cached_property
     def _data_set(self) -> dict[str, Table]:
         """The tables of a folder that another tool has written."""
-        return {} if self.folder is None else self._converter.data_set(str(Storage(self.folder)))
+        if self.folder is None:
+            return {}
+        return self._converter.data_set(str(Storage(self.folder)), self._texts("items"))
 
     def _texts(self, name: str) -> list[str]:
         """The columns of a table that are texts, whatever they hold."""
@@ -137,9 +145,10 @@ class Sources:
         """The columns of a table that are read in place of others; those for one table come first."""
         everywhere = {column: given for column, given in self.columns.items() if "." not in column}
         prefix = f"{name}."
-        return everywhere | {
+        here = {
             column.removeprefix(prefix): given for column, given in self.columns.items() if column.startswith(prefix)
         }
+        return everywhere | here | (dict(self.attributes) if name == "items" else {})
 
     def has(self, name: str) -> bool:
         """Return whether there is such a table."""
@@ -217,16 +226,38 @@ class Sources:
                 there = ", ".join(dict.fromkeys(own for table in opened for own in table.column_names))
                 raise ValueError(f"--data.columns {name}={column} must name a column of the data, got {there}")
 
+    def attribute_columns(self) -> dict[str, Kind]:
+        """The attributes as columns of the table of items. A note names each that added items lack.
+
+        Raises:
+            NotFoundError: if there is no table of items.
+            ValueError: if it lacks one, or one is of a type that it cannot have.
+        """
+        if not self.attributes:
+            return {}
+        table = self.table("items")
+        kinds = dict.fromkeys(self.attributes, ATTRIBUTE) if self.version_kinds is None else self.version_kinds
+        types = table.types({"item_id": ID}, kinds)
+        for name, column in self.attributes.items():
+            if name not in types and self.version_kinds is None:
+                there = ", ".join(table.column_names)
+                raise ValueError(f"attributes must name columns of {table.name}, got {column!r}: there are {there}")
+            if name not in types:
+                self.note(f"items: {table.name} has no column {column!r}, so the attribute {name} is null in each")
+            elif pa.types.is_null(types[name]):
+                raise ValueError(
+                    f"column {column!r} of {table.name} must have a value in some row to be an attribute, got null in "
+                    "all: leave it out of the attributes"
+                )
+        return {name: kind for name, kind in kinds.items() if name in types}
+
     def note_unused(self) -> None:
-        """Take down the columns of each table that nothing has read."""
+        """Take down the columns of each table that nothing has read, and how to store those of items."""
         for name, used in self._used.items():
-            table = self.table(name)
-            read = {table.column_in(footer, column) for footer in table.footers for column in used}
-            unused = [column for column in table.column_names if column not in read]
-            if used and unused:
-                more = f" and {len(unused) - SHOWN_COLUMNS:,} more" * (len(unused) > SHOWN_COLUMNS)
-                is_one = len(unused) == 1
-                self.note(f"{name}: {', '.join(unused[:SHOWN_COLUMNS])}{more} {'is' if is_one else 'are'} not stored")
+            is_items = name == "items"
+            attributes, offers = self.attributes if is_items else {}, is_items and self.version_kinds is None
+            for sentence in unused.notes(name, self.table(name), used, attributes, offers):
+                self.note(sentence)
 
     def note(self, sentence: str) -> None:
         """Take down what was left out, once."""

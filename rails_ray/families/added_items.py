@@ -1,5 +1,6 @@
 """Items that are added to a version: checked against it, and encoded as its own were."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.storage import parquet
-from rails_ray.storage.attributes import TYPES
+from rails_ray.storage.attributes import kinds_for, read_column
 from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PART_ITEMS
@@ -42,6 +43,7 @@ def checked_ids(version: Version, items: pa.Table) -> ItemIds:
             if own in seen:
                 raise ValueError(f"item_id must be different for each item to add, got {own!r} twice")
             seen.add(own)
+    _check_inputs(version, items)
     if "input" in items.column_names and pa.types.is_fixed_size_list(items["input"].type):
         zeros = zero_rows(vectors_in(items["input"]))
         if len(zeros) and family.config.data.zero_vectors != "keep":
@@ -49,15 +51,40 @@ def checked_ids(version: Version, items: pa.Table) -> ItemIds:
     return ids
 
 
+def _check_inputs(version: Version, items: pa.Table) -> None:
+    """Raises:
+    ValueError: if items have not what the model reads of them.
+    """
+    form = version.family.form
+    kind = items["input"].type if "input" in items.column_names else None
+    got = "none" if kind is None else "vectors" if pa.types.is_fixed_size_list(kind) else "texts"
+    columns, shape = getattr(form, "item_columns", None), getattr(form, "item_shape", ())
+    if columns is not None:  # a query is a vector
+        if columns and got != "vectors":
+            raise ValueError(
+                f"items to add to version {version.name} must be vectors, as its model reads them, got {got}"
+            )
+        found = math.prod(vectors_in(items["input"]).shape[1:]) if got == "vectors" else 0
+        if columns and shape and found != math.prod(shape):
+            wanted = " of ".join(map(str, shape))
+            raise ValueError(f"vectors to add to version {version.name} must have {wanted} numbers, got {found}")
+    elif version.family.encodes_inputs and got != "texts":
+        raise ValueError(f"items to add to version {version.name} must be texts, as its model reads them, got {got}")
+
+
 def encoded_parts(version: Version, items: pa.Table) -> Iterator[pa.Table]:
-    """The parts that items become, by the version's own model."""
+    """The parts that items become, by the version's own model.
+
+    Raises:
+        ValueError: if an attribute is none of the version's, or of another type.
+    """
     described, family = version.described, version.family
-    ids = items["item_id"].to_pylist()
+    ids, named = items["item_id"].to_pylist(), _columns_of(described, items)
     encode = family.added_encoder(version.storage, described, version.weights(), ids)
     for first in range(0, items.num_rows, PART_ITEMS):
         block = items.slice(first, PART_ITEMS)
         state = encode(block["item_id"].to_pylist(), item_inputs(block) if "input" in block.column_names else None)
-        part = parquet.item_part(_columns_of(described, block), state, list(described.attributes or {}))
+        part = parquet.item_part(named.slice(first, PART_ITEMS), state, list(described.attributes or {}))
         if parquet.state_entry(part) != described.state:
             raise ValueError(
                 f"added items must be stored as those of version {described.version}, {described.state}, got "
@@ -70,24 +97,21 @@ def encoded_parts(version: Version, items: pa.Table) -> Iterator[pa.Table]:
 def _columns_of(described: Encoded, items: pa.Table) -> pa.Table:
     """The columns beside the state that the version's parts have; a missing title is an empty one, a missing attribute
     null."""
-    columns = dict[str, Any]()
-    for name in (*parquet.NAMED, *(described.attributes or {})):
-        if name not in described.columns:
-            continue
-        kind = _column_type(described, name)
-        source = "input" if name == "text" else name
-        if source in items.column_names:
-            columns[name] = items[source].cast(kind)
-        else:
-            missing: Any = "" if name in parquet.NAMED else None
-            columns[name] = pa.array([missing] * items.num_rows, kind)
+    columns, attributes = dict[str, Any](), described.attributes or {}
+    for name in items.column_names:
+        if name not in (*parquet.NAMED, "input", *attributes):
+            raise ValueError(
+                f"attributes must be those of version {described.version}, {', '.join(attributes) or 'none'}, got "
+                f"{name!r}: encode a new version to store it"
+            )
+    for name in filter(described.columns.__contains__, parquet.NAMED):
+        kind, source = pa.type_for_alias(described.columns[name]), "input" if name == "text" else name
+        is_there = source in items.column_names
+        columns[name] = items[source].cast(kind) if is_there else pa.array([""] * items.num_rows, kind)
+    for name, own in kinds_for(described.version, attributes).items():
+        is_there = name in items.column_names
+        columns[name] = read_column(name, items[name], own) if is_there else pa.nulls(items.num_rows, own.empty)
     return pa.table(columns)
-
-
-def _column_type(described: Encoded, name: str) -> pa.DataType:
-    """The Arrow type of a column beside the state."""
-    kind = (described.attributes or {}).get(name)
-    return pa.type_for_alias(described.columns[name]) if kind is None else TYPES[kind]
 
 
 def id_type(version: Version) -> pa.DataType:

@@ -1,7 +1,7 @@
 """A version of vectors as they are, compared by their cosine: nothing is trained, and no cluster is needed."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -26,10 +26,12 @@ from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.vectors import VectorsConfig
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.storage import parts, versions
+from rails_ray.storage.attributes import ATTRIBUTE, kinds_of, read_column
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.ids import ColumnDigest
+from rails_ray.storage.intents import intent
 from rails_ray.storage.manifest import CONFIG, NO_RUN, QUERY_ENCODER, WEIGHTS, Manifest
-from rails_ray.storage.parquet import item_part
+from rails_ray.storage.parquet import NAMED, item_part
 
 QUERY = {"embedding": "list<float>"}  # the field of a request that gives a query
 
@@ -43,6 +45,7 @@ def build_version(
     zero_vectors: Literal["refuse", "keep"] = "refuse",
     query_encoder: str | None = None,
     index: str | IndexConfig = "flat",
+    attributes: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Store vectors as a version, and publish it.
 
@@ -54,6 +57,7 @@ def build_version(
         query_encoder: the model that makes vectors of texts as queries, its folder or its name in the local cache of
             Hugging Face; None for none.
         index: what the method `ann` searches, or the kind of it.
+        attributes: values of all items, by the name of the attribute.
 
     Raises:
         UnsupportedError: if there is such a model, and sentence-transformers is not installed; for an index other than
@@ -62,7 +66,11 @@ def build_version(
         ValueError: if the arguments are not as said, or an unfinished build of other items has this name.
     """
     rows = rows_of(vectors)
-    items = items_of(len(rows), ids, titles)
+    items = items_of(len(rows), ids, titles, attributes)
+    names = [name for name in items.column_names if name not in NAMED]
+    for place, name in enumerate(names, start=items.num_columns - len(names)):
+        items = items.set_column(place, name, read_column(name, items[name], ATTRIBUTE))
+    kinds = kinds_of({name: items.schema.field(name).type for name in names})
     family = served_family(served_family(cosine_of(rows.shape[1])).stored_as(index=index_config(index)))
     indexing.check(family, len(rows))
     zeros = zero_rows(rows)
@@ -74,31 +82,33 @@ def build_version(
     texts = None if query_encoder is None else query_encoder_file(query_encoder, rows.shape[1])
     kept: dict[str, str | int | None] = {"zero_vectors": "keep"} if len(zeros) else {}
     kept |= {} if index == "flat" else {"index": str(family.index_config)}
-    # Parts of another build are not its own.
-    parts.begin(storage, version, {"run": NO_RUN, "items": _digest(rows, items), **kept})
-    config = replace(family.config, data=replace(family.config.data, zero_vectors=zero_vectors))
-    model = DualEncoderFamily.of(config).model().eval()
-    encode = ByModel(model)
-    planned = parts.plan([len(rows)], parts.PART_ITEMS)
-    for part in planned:
-        end = part.first_row + part.num_items
-        named = items.slice(part.first_row, part.num_items)
-        state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
-        parts.write_part(storage, version, part, item_part(named, state))
-    files = {CONFIG: (config_json := to_json(config)), WEIGHTS: weight_files.to_bytes(model)}
-    query = QUERY if texts is None else QUERY | TEXT
-    files |= {} if texts is None else {QUERY_ENCODER: texts}
-    encoded = parts.finish(
-        storage,
-        version,
-        planned,
-        run=NO_RUN,
-        query=query,
-        files=files.items(),
-        cutoff_mass=None,
-        indexes_of=lambda encoded: indexing.build(InProcess().each, storage, encoded, config_json),
-    )
-    return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+    with intent(storage, f"build {version}"):
+        # Parts of another build are not its own.
+        parts.begin(storage, version, {"run": NO_RUN, "items": _digest(rows, items), **kept})
+        config = replace(family.config, data=replace(family.config.data, zero_vectors=zero_vectors))
+        model = DualEncoderFamily.of(config).model().eval()
+        encode = ByModel(model)
+        planned = parts.plan([len(rows)], parts.PART_ITEMS)
+        for part in planned:
+            end = part.first_row + part.num_items
+            named = items.slice(part.first_row, part.num_items)
+            state = encode(named["item_id"].to_pylist(), DenseRows(rows[part.first_row : end]))
+            parts.write_part(storage, version, part, item_part(named, state, names))
+        files = {CONFIG: (config_json := to_json(config)), WEIGHTS: weight_files.to_bytes(model)}
+        query = QUERY if texts is None else QUERY | TEXT
+        files |= {} if texts is None else {QUERY_ENCODER: texts}
+        encoded = parts.finish(
+            storage,
+            version,
+            planned,
+            run=NO_RUN,
+            query=query,
+            files=files.items(),
+            cutoff_mass=None,
+            attributes=kinds,
+            indexes_of=lambda encoded: indexing.build(InProcess().each, storage, encoded, config_json),
+        )
+        return versions.publish(storage, encoded, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 
 def index_config(index: str | IndexConfig) -> IndexConfig:
@@ -124,7 +134,7 @@ def cosine_of(width: int) -> RunConfig:
 
 
 def _digest(rows: NDArray[np.float32], items: pa.Table) -> str:
-    """Return the sha256 of vectors, ids and titles."""
+    """Return the sha256 of vectors, ids, titles and attributes."""
     digest = hashlib.sha256(np.ascontiguousarray(rows).view(np.uint8).data)
     for name in items.column_names:
         column = ColumnDigest()

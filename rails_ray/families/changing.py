@@ -9,7 +9,7 @@ from the pointer to the current version and ends by replacing it; if another was
 with what is encoded already. A version is immutable: what fails on the way leaves objects that no manifest names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,11 +21,12 @@ from rails_ray.families.added_items import checked_ids, encoded_parts, id_type
 from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, with_parts, write_part
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.storage import hidden, live_ids, versions
+from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.ids import ItemIds, keys_of
-from rails_ray.storage.manifest import Manifest, PartEntry
+from rails_ray.storage.ids import DIGITS, ItemIds, keys_of
+from rails_ray.storage.intents import intent
+from rails_ray.storage.manifest import Encoded, Manifest, PartEntry
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,23 @@ class Change:
     num_unknown: int = 0
 
 
-def add(storage: Storage, items: pa.Table, *, replaces: bool = False, allow_code: Sequence[str] = ()) -> Change:
+def add(
+    storage: Storage,
+    items: pa.Table,
+    *,
+    replaces: bool = False,
+    allow_code: Sequence[str] = (),
+    read_files: Mapping[str, str] = {},
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Change:
     """Add items to the current version, and make the result current.
 
     Args:
         items: item_id; input, a text or a vector, unless the model reads none; title, if the version has titles; its
             attributes.
         replaces: whether items may be there already, and are then replaced.
+        read_files: the files that have them, for the version's watermark.
+        approve: called with the new version before it becomes current; raises if it must not.
 
     Raises:
         NotFoundError: if nothing was published.
@@ -77,7 +88,7 @@ def add(storage: Storage, items: pa.Table, *, replaces: bool = False, allow_code
         counts = {"num_added": len(wanted) - num_replaced, "num_replaced": num_replaced}
         return _Draft(found, wanted, encoded[home], counts)
 
-    return _carried_out(storage, changed, allow_code)
+    return _carried_out(storage, changed, allow_code, read_files, approve)
 
 
 def delete(storage: Storage, item_ids: Sequence[ItemId], *, allow_code: Sequence[str] = ()) -> Change:
@@ -122,30 +133,49 @@ class _Draft:
     counts: dict[str, int]
 
 
-def _carried_out(storage: Storage, changed: Callable[[Version], Change | _Draft], allow_code: Sequence[str]) -> Change:
+def _carried_out(
+    storage: Storage,
+    changed: Callable[[Version], Change | _Draft],
+    allow_code: Sequence[str],
+    read_files: Mapping[str, str] = {},
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Change:
     storage.check_conditional()
     for _ in range(ATTEMPTS):
-        before = storage.read_tagged(versions.CURRENT)
-        version = Version.published(storage, None, AllowedCode.given(allow_code))
-        parent, draft = version.manifest, changed(version)
-        if isinstance(draft, Change):
-            return draft
-        if parent.balance not in (None, draft.found.balance):
-            raise DamagedError(
-                f"the items of version {parent.version} must have the balance of its manifest, got another: an item is "
-                "lost, or there twice; see `rails-ray index verify`"
-            )
-        parts = _hiding(storage, parent, draft.found) + _new_parts(storage, parent, draft.new)
-        gone = draft.ids.column.filter(pa.array(draft.found.is_found))
-        balance = removed(draft.found.balance, balance_of(keys_of(gone)))
-        for part in draft.new:
-            balance = added(balance, balance_of(keys_of(part["item_id"])))
-        made = replace(with_parts(parent, next_name(parent), parts), balance=balance)
         try:
-            return Change(publish_after(storage, parent, made, before), **draft.counts)
+            with intent(storage, "change of items", versions.CURRENT) as before:
+                version = Version.published(storage, None, AllowedCode.given(allow_code))
+                parent, draft = version.manifest, changed(version)
+                if isinstance(draft, Change):
+                    return draft
+                made = _made(storage, parent, draft, read_files)
+                return Change(publish_after(storage, parent, made, before, approve), **draft.counts)
         except ConflictError as error:
             outrun = error
     raise outrun
+
+
+def _made(storage: Storage, parent: Manifest, draft: _Draft, read_files: Mapping[str, str]) -> Encoded:
+    """Write the objects of a changed version.
+
+    Raises:
+        DamagedError: if the parent has not the items that its manifest says.
+    """
+    if parent.balance not in (None, draft.found.balance):
+        raise DamagedError(
+            f"the items of version {parent.version} must have the balance of its manifest, got another: an item is "
+            "lost, or there twice; see `rails-ray index verify`"
+        )
+    parts = _hiding(storage, parent, draft.found) + _new_parts(storage, parent, draft.new)
+    gone = draft.ids.column.filter(pa.array(draft.found.is_found))
+    balance = removed(draft.found.balance, balance_of(keys_of(gone)))
+    for part in draft.new:
+        balance = added(balance, balance_of(keys_of(part["item_id"])))
+    made = replace(with_parts(parent, next_name(parent), parts), balance=balance)
+    if not read_files:
+        return made
+    tags = {**watermarks.read(storage, parent), **read_files}
+    return replace(made, watermark=watermarks.write(storage, tags))
 
 
 def _hiding(storage: Storage, parent: Manifest, found: live_ids.FoundIds) -> list[PartEntry]:
@@ -181,6 +211,5 @@ def _ids_of_type(item_ids: Sequence[ItemId], kind: pa.DataType) -> pa.Array:
 
 
 def _as_integer(own: ItemId) -> int | None:
-    if isinstance(own, int):
-        return own
-    return int(own) if own.lstrip("-").isdecimal() and own.isascii() else None
+    is_digits = isinstance(own, str) and DIGITS.fullmatch(own) is not None
+    return int(own) if is_digits or isinstance(own, int) else None

@@ -24,6 +24,7 @@ from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.encoders.words import FORMER
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.schema.ranker import RankerConfig
+from rails_ray.storage.attributes import check_names
 
 FamilyConfig = DualEncoderConfig | SolarConfig | Bm25Config | RbeConfig
 
@@ -41,6 +42,8 @@ class DataConfig:
         interactions: likewise of the interactions.
         columns: columns that are read in place of others, each NAME=COLUMN or TABLE.NAME=COLUMN, such as
             item_id=ITEM_ID or queries.text=question; several may be joined by commas.
+        attributes: further columns of the items to store, which filters may name, each NAME or NAME=COLUMN, such as
+            price or heft=weight_kg; several may be joined by commas.
         max_dropped: share of the rows of a table, and of each of its files of 100 rows or more, that may name items,
             queries or users that are not there: such rows are left out and counted; above it the data are refused.
         zero_vectors: what becomes of vectors of zeros, which no cosine compares: `refuse` the data, or `keep` them, and
@@ -58,6 +61,7 @@ class DataConfig:
     relevance: str | None = None
     interactions: str | None = None
     columns: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
     max_dropped: float = MOST_DROPPED
     zero_vectors: Literal["refuse", "keep"] | None = "refuse"
     exclude_seen: bool | None = None
@@ -71,17 +75,18 @@ class DataConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.max_dropped <= 1:
             raise ValueError(f"max_dropped must be from 0 to 1, got {self.max_dropped}")
-        _ = self.renamed  # raises
+        _ = self.renamed, self.attribute_columns  # raise
 
     def over(self, former: "DataConfig") -> "DataConfig":
         """These data in place of former ones: a folder takes the place of all tables, single tables of what they name.
-        A choice about seen items or vectors of zeros holds until another is made."""
+        A choice about attributes, seen items or vectors of zeros holds until another is made."""
         places: dict[str, Any] = self.places
         chosen = former.exclude_seen if self.exclude_seen is None else self.exclude_seen
         return replace(
             self if self.folder is not None else replace(former, **places),
             exclude_seen=chosen,
             columns=self.columns or former.columns,
+            attributes=self.attributes or former.attributes,
             max_dropped=former.max_dropped if self.max_dropped == MOST_DROPPED else self.max_dropped,
             zero_vectors=former.zero_vectors if self.zero_vectors == "refuse" else self.zero_vectors,
         )
@@ -109,6 +114,20 @@ class DataConfig:
                 )
             found[name] = column
         return found
+
+    @property
+    def attribute_columns(self) -> dict[str, str]:
+        """The column that each attribute is read from, by the name of the attribute.
+
+        Raises:
+            ValueError: if one is not written as NAME or NAME=COLUMN, or an attribute cannot be called so.
+        """
+        pairs = [pair.partition("=") for pair in ",".join(self.attributes).split(",")] if self.attributes else []
+        for name, separator, column in pairs:
+            if not name or bool(separator) != bool(column):
+                raise ValueError(f"--data.attributes must be NAME or NAME=COLUMN, got {name + separator!r}")
+        check_names(name for name, _, _ in pairs)
+        return {name: column or name for name, _, column in pairs}
 
     @property
     def places(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from rails_ray.paths import expanded
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage, local_path
 from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.values import Columns
 
 
 def read_data(config: RunConfig, storage: Storage, needed: Collection[str] | None = None) -> DataSet:
@@ -46,13 +47,16 @@ def training_queries(config: RunConfig, storage: str) -> Queries:
     return read_data(config, Storage(storage), ("train",)).queries["train"]
 
 
-def read_corpus(config: RunConfig, storage: Storage) -> Corpus:
+def read_corpus(config: RunConfig, storage: Storage, version_kinds: Columns | None = None) -> Corpus:
     """The items to encode, and what answers need beside them.
+
+    Args:
+        version_kinds: as in `Sources`.
 
     Raises:
         NotFoundError, ValueError: as `QueryForm.read`, and if the model cannot encode these items.
     """
-    own, found = training_family(with_data(config, config.data)), sources(config, storage)
+    own, found = training_family(with_data(config, config.data)), sources(config, storage, version_kinds)
     corpus = own.form.corpus(found)
     found.check_columns()
     found.note_unused()
@@ -74,12 +78,23 @@ def check_has_data(config: RunConfig) -> None:
         )
 
 
-def sources(config: RunConfig, storage: Storage) -> Sources:
-    """Where the tables of a run are."""
+def check_attributes(config: RunConfig, storage: Storage) -> None:
+    """Raises:
+    NotFoundError, ValueError: if the items of a run lack an attribute, or have one of a type that it cannot have.
+    """
+    sources(config, storage).attribute_columns()
+
+
+def sources(config: RunConfig, storage: Storage, version_kinds: Columns | None = None) -> Sources:
+    """Where the tables of a run are.
+
+    Args:
+        version_kinds: as in `Sources`.
+    """
     check_has_data(config)
     data = with_data(config, config.data).data
     if data.folder is not None or data.places:
-        return sources_of(data, f"{storage}/data")
+        return sources_of(data, f"{storage}/data", version_kinds)
     packaged, sizes = training_family(config).form.packaged, (data.num_valid, data.num_test, data.split_seed)
     assert packaged is not None
     folder = Storage(f"{storage}/data/{packaged.name}-{'-'.join(map(str, sizes))}")
@@ -87,14 +102,15 @@ def sources(config: RunConfig, storage: Storage) -> Sources:
         made = packaged.tables(*sizes)
         for name in packaged.files:
             folder.write(f"{name}.parquet", parquet.to_bytes(getattr(made, name)))
-    return Sources(str(folder))
+    return Sources(str(folder), attributes=data.attribute_columns, version_kinds=version_kinds)
 
 
-def sources_of(data: DataConfig, cache: str | None = None) -> Sources:
+def sources_of(data: DataConfig, cache: str | None = None, version_kinds: Columns | None = None) -> Sources:
     """The tables that a config names.
 
     Args:
         cache: storage of tables that are Parquet made of other formats.
+        version_kinds: as in `Sources`.
     """
     return Sources(
         data.folder,
@@ -103,6 +119,8 @@ def sources_of(data: DataConfig, cache: str | None = None) -> Sources:
         data.max_dropped,
         cache=cache,
         refuses_zeros=data.zero_vectors == "refuse",
+        attributes=data.attribute_columns,
+        version_kinds=version_kinds,
     )
 
 

@@ -5,6 +5,7 @@ many items each file has, never the items. Then tasks of consecutive items read 
 a time, so that no process holds more than a part and a batch.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.registry import served_family
 from rails_ray.storage import manifest, parts, runs
 from rails_ray.storage.filesystem import Storage, timed_name
+from rails_ray.storage.intents import intent
 from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet_files import FileRows
 from rails_ray.storage.parts import PART_ITEMS, PlannedPart, Task, shards_of
@@ -146,8 +148,15 @@ def encode(
     `rails_ray.on_ray.encode` describes arguments and errors. Any executor writes the same bytes.
     """
     store = Storage(storage)
-    allowed = AllowedCode.given(options.allow_code).read_by(f"run {run}", str(store))
     store.check_conditional()
+    with intent(store, f"encode {run}"):
+        return _encoded(executor, store, run, options, on_progress)
+
+
+def _encoded(
+    executor: Executor, store: Storage, run: str, options: EncodeOptions, on_progress: OnProgress | None
+) -> Encoded:
+    allowed = AllowedCode.given(options.allow_code).read_by(f"run {run}", str(store))
     found = runs.read(store, run, options.min_chunks)
     trained = run_config = config.from_json(found.config)
     newer = run_config.data if options.data is None else options.data.over(run_config.data)
@@ -156,6 +165,7 @@ def encode(
     own = served_family(run_config, allowed)
     own.check_code(has_ranker=True)  # before any work; whether a new item calls the ranker is not known yet
     corpus = read_corpus(run_config, store)
+    attributes = corpus.items.attribute_kinds
     num_shards, part_items = options.num_shards, options.part_items
     scanned = scan(executor, corpus.items, part_items, num_shards if options.shard_by == "hash" else None)
     for note in [*corpus.notes, *null_notes("items", scanned.num_null, scanned.num_items)]:
@@ -203,6 +213,7 @@ def encode(
         {
             "run": run,
             "weights": weights_sha256,
+            **({"attributes": json.dumps(attributes)} if attributes else {}),
             "items": scanned.digest,
             "num_shards": num_shards,
             "shard_by": options.shard_by,
@@ -234,6 +245,7 @@ def encode(
         tasks=tasks,
         keeps_texts=own.keeps_texts,
         allowed=allowed,
+        attributes=tuple(attributes),
     )
     if tasks:
         items_done = partial(_items_done, store, version, planned)
@@ -257,8 +269,18 @@ def encode(
         }.items(),
         weights_sha256=found.weights_sha256,
         cutoff_mass=found.cutoff_mass,
+        attributes=attributes,
+        data_sha256=scanned.digest,
+        read_files=_read_files(corpus.items, scanned.files),
         indexes_of=indexes_of,
     )
+
+
+def _read_files(source: ItemFiles | ListedItems, files: Sequence[FileRows]) -> dict[str, str]:
+    """The files of the items, for the version's watermark."""
+    if not isinstance(source, ItemFiles):
+        return {}
+    return {f"{source.table.root}/{own.path}": own.tag for own in files}
 
 
 def _items_done(storage: Storage, version: str, planned: Sequence[PlannedPart], encoded: Shown) -> tuple[int, int, str]:

@@ -32,6 +32,7 @@ class EncodingWork:
     tasks: groups of tasks that follow one another, several only by hash.
     keeps_texts: whether parts hold the items' texts.
     allowed: code that the config may name.
+    attributes: columns of the items that parts hold as they are.
     device: gives the torch device of the process that does a task.
     counted: a block in which what is counted of a part is shown.
     """
@@ -47,6 +48,7 @@ class EncodingWork:
     tasks: Sequence[Sequence[Task]]
     keeps_texts: bool
     allowed: AllowedCode = OURS_ALONE
+    attributes: Sequence[str] = ()
     device: Callable[[], str] = lambda: "cpu"
     counted: Callable[[PlannedPart], AbstractContextManager[None]] = lambda part: nullcontext()
 
@@ -66,7 +68,7 @@ class EncodingWork:
                 with self.counted(planned):
                     state = encode(items["item_id"].to_pylist(), _inputs(items))
                 named = items.append_column("text", items["input"]) if self.keeps_texts else items
-                part = parquet.item_part(named, state)
+                part = parquet.item_part(named, state, self.attributes)
                 if pending is not None:
                     pending.result()
                 pending = pool.submit(parts.write_part, store, self.version, planned, part)

@@ -1,6 +1,6 @@
-"""Items that a caller gives in memory: their vectors, ids and titles, checked."""
+"""Items that a caller gives in memory: their vectors, ids, titles and attributes, checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
+from rails_ray.storage.attributes import check_names
 from rails_ray.storage.parquet import vectors
 
 LARGEST_SIGNED = 2**63 - 1
@@ -40,14 +41,20 @@ def rows_of(vectors: ArrayLike) -> NDArray[np.float32]:
     return rows
 
 
-def items_of(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: Sequence[Any] | None) -> pa.Table:
-    """A table with item_id and, if there are titles, title.
+def items_of(
+    num_items: int,
+    ids: Sequence[Any] | NDArray[Any] | None,
+    titles: Sequence[Any] | None,
+    attributes: Mapping[str, Any] | None = None,
+) -> pa.Table:
+    """A table with item_id, title if there are titles, and a column for each attribute, which has its values as given.
 
     Args:
         ids: by default the numbers of the rows.
+        attributes: values of all items, by name.
 
     Raises:
-        ValueError: if ids or titles are not one for each item, ids not distinct, or of a wrong type.
+        ValueError: if ids, titles or an attribute are not one for each item, ids not distinct, or of a wrong type.
     """
     given = {"item_id": range(num_items) if ids is None else ids} | ({} if titles is None else {"title": titles})
     for name, values in given.items():
@@ -75,7 +82,24 @@ def items_of(num_items: int, ids: Sequence[Any] | NDArray[Any] | None, titles: S
     kind = pa.string()
     if pa.types.is_integer(column.type):
         kind = pa.int64() if pc.max(column).as_py() <= LARGEST_SIGNED else pa.uint64()
-    return table.set_column(0, "item_id", column.cast(kind))
+    table = table.set_column(0, "item_id", column.cast(kind))
+    given_attributes = {} if attributes is None else dict(attributes)
+    check_names(given_attributes)
+    for name, values in given_attributes.items():
+        table = table.append_column(name, _attribute(name, values, num_items))
+    return table
+
+
+def _attribute(name: str, values: Any, num_items: int) -> pa.ChunkedArray:
+    is_column = hasattr(values, "__len__") and not isinstance(values, str)
+    if not is_column or len(values) != num_items:
+        got = len(values) if is_column else repr(values)
+        raise ValueError(f"attribute {name!r} must have one value for each of the {num_items} items, got {got}")
+    try:
+        column = values if isinstance(values, pa.ChunkedArray) else _column(values)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise ValueError(f"attribute {name!r} must have values of one type, got: {error}") from None
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
 def _column(values: Any) -> pa.Array:
@@ -86,19 +110,23 @@ def _column(values: Any) -> pa.Array:
 
 
 def given_items(
-    inputs: ArrayLike | Sequence[str], ids: Sequence[Any] | NDArray[Any], titles: Sequence[Any] | None = None
+    inputs: ArrayLike | Sequence[str],
+    ids: Sequence[Any] | NDArray[Any],
+    titles: Sequence[Any] | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> pa.Table:
     """Items to add, as `changing.add` takes them.
 
     Args:
         inputs: vectors [X, D], or texts, which are titles too if none are given.
+        attributes: values of all items, by name.
 
     Raises:
         ValueError: if they are not as said.
     """
     texts = list(inputs) if not isinstance(inputs, np.ndarray) and isinstance(inputs, Sequence) else []
     if texts and all(isinstance(own, str) for own in texts):
-        items = items_of(len(texts), ids, texts if titles is None else titles)
+        items = items_of(len(texts), ids, texts if titles is None else titles, attributes)
         return items.append_column("input", pa.chunked_array([pa.array(texts, pa.string())]))
     rows = rows_of(inputs)
-    return items_of(len(rows), ids, titles).append_column("input", vectors(rows))
+    return items_of(len(rows), ids, titles, attributes).append_column("input", vectors(rows))

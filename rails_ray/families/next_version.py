@@ -1,6 +1,7 @@
 """A version that shares its files with the one that it began from, its parent."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -10,16 +11,24 @@ import pyarrow as pa
 from rails_ray.families import calibrations, default_searches
 from rails_ray.storage import parquet, versions
 from rails_ray.storage.filesystem import Storage, Tagged
-from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry, write_object
+from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry, folder_of, location, write_object
 
 ATTEMPTS = 8  # of a change that others outrun
+NEXT_NAME = re.compile(r"(.+)\.(\d+)-[0-9a-f]{6}")
 
 
-def publish_after(storage: Storage, parent: Manifest, made: Encoded, before: Tagged | None) -> Manifest:
+def publish_after(
+    storage: Storage,
+    parent: Manifest,
+    made: Encoded,
+    before: Tagged | None,
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Manifest:
     """Give a version the calibration and the default search of its parent, then publish it.
 
     Args:
-        before: the pointer to the current version as it was when the parent was read.
+        before: the pointer to the current version as it was when the parent was read, inside an `intent`.
+        approve: called with the version before it becomes current; raises if it must not.
 
     Raises:
         ConflictError: if another version was published in the meantime.
@@ -31,7 +40,7 @@ def publish_after(storage: Storage, parent: Manifest, made: Encoded, before: Tag
     if search is not None:
         default_searches.write(storage, made.version, search)
     manifest = versions.described_as(made, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", parent.version)
-    return versions.publish_change(storage, manifest, before)
+    return versions.publish_change(storage, manifest, before, approve)
 
 
 def with_parts(parent: Manifest, name: str, parts: Sequence[PartEntry]) -> Encoded:
@@ -46,11 +55,18 @@ def with_parts(parent: Manifest, name: str, parts: Sequence[PartEntry]) -> Encod
     return Encoded(**fields)
 
 
+def standing_alone(storage: Storage, parent: Manifest, made: Encoded) -> Encoded:
+    """A version with copies of its parent's files beside the parts, so that it does not need the parent's folder."""
+    for entry in made.files:
+        storage.copy(location(parent.home, entry), f"{folder_of(made.version)}/{entry.path}")
+    return replace(made, base=None)
+
+
 def next_name(parent: Manifest) -> str:
-    """A name that nobody else takes: that of the base, a number, and a few random letters."""
-    own = parent.version.removeprefix(f"{parent.home}.").partition("-")[0]
-    number = int(own) + 1 if parent.base is not None and own.isdecimal() else 1
-    return f"{parent.home}.{number}-{uuid4().hex[:6]}"
+    """A name that nobody else takes: that of the version that was encoded, a number, and a few random letters."""
+    found = NEXT_NAME.fullmatch(parent.version)
+    first, number = (parent.version, 0) if found is None else (found[1], int(found[2]))
+    return f"{first}.{number + 1}-{uuid4().hex[:6]}"
 
 
 def write_part(storage: Storage, table: pa.Table, shard: int, first_row: int, delta: int | None = None) -> PartEntry:

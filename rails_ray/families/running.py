@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.families import config
 from rails_ray.families.config import RunConfig
-from rails_ray.families.data import for_data, read_data
+from rails_ray.families.data import check_attributes, for_data, read_data
 from rails_ray.families.training_family import training_family
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage, timed_name
@@ -39,6 +39,7 @@ def begin(run_config: RunConfig, storage: Storage, run: str | None = None, allow
     """
     allowed = allowed or config.allowed_here(run_config)
     read = read_data(run_config, storage)  # raises if the data are wrong, before anything starts
+    check_attributes(run_config, storage)
     run_config = config.checked(for_data(run_config, read, allowed))
     own = training_family(run_config, allowed)
     pieces, leave = own.pieces(), own.begin(read)

@@ -120,7 +120,7 @@ class Version:
 
     def after(self, former: "Version") -> "Version":
         """This version, with the model of a former one if it is the same."""
-        if (former.described.home, former.allowed) == (self.described.home, self.allowed):
+        if (former.described.files, former.allowed) == (self.described.files, self.allowed):
             for name in ("config", "family", "model", "query_encoder", "similarity"):
                 if name in former.__dict__:
                     self.__dict__[name] = former.__dict__[name]

@@ -30,6 +30,7 @@ class FoundItem(NamedTuple):
     row: its row in the corpus.
     estimated: its score by the index.
     vector: its vector [D]; None if nobody needs it.
+    fields: its attributes; None if nobody needs them.
     """
 
     row: int
@@ -38,6 +39,7 @@ class FoundItem(NamedTuple):
     text: str
     estimated: float
     vector: Float[ndarray, " D"] | None = None
+    fields: Mapping[str, Any] | None = None
 
 
 class RankedItem(NamedTuple):

@@ -8,6 +8,7 @@ console are made from it. No module needs torch.
 | `deployment`    | how a deployment calls its heavy ranker, and where that runs                      |
 | `fields`        | types of single fields, and how a message repeats a value                         |
 | `queries`       | a query: one field of a form, and what may stand beside it                        |
+| `filters`       | which items a search may find, by their attributes                                |
 | `requests`      | requests: search, explain, feedback; cut-offs, methods and budgets                |
 | `items`         | requests that change items                                                        |
 | `responses`     | their answers                                                                     |

@@ -86,6 +86,16 @@ class QueryInput(Strict):
         description="Items to leave out of the answer; ids unknown to the index are counted in the answer's "
         "num_unknown_excluded.",
     )
+    include: Annotated[list[IdField], Field(max_length=100_000, fail_fast=True)] | None = Field(
+        None,
+        description="The only items that the answer may hold, as far as a filter passes them; by default all. Ids "
+        "unknown to the index are counted in the answer's num_unknown_included.",
+    )
+
+    after: Annotated[str, Field(min_length=1, max_length=20_000)] | None = Field(
+        None,
+        description="The `next` of a former answer to this query: the list goes on after its last item.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

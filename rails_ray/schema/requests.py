@@ -7,6 +7,7 @@ from docstring_parser import parse
 from pydantic import Field, create_model, model_validator
 
 from rails_ray.schema.fields import LARGEST_INTEGER, LARGEST_NUMBER, Finite, IdField
+from rails_ray.schema.filters import FilterInput
 from rails_ray.schema.queries import QueryInput, Strict, exactly_one, one_of
 from rails_ray.schema.search_params import SearchParams
 
@@ -128,6 +129,14 @@ class _Search(Strict):
         "top_k; it keeps one item at least. A request that names k alone gets its k best: the answer's num_kept then "
         "tells how many of them this cut-off would keep.",
     )
+    filter: FilterInput | None = Field(
+        None,
+        description="Which items may be found, by their attributes, which GET /v1/index lists: "
+        '{"lang": "fr", "price": {"$lt": 20}}. By default all.',
+    )
+    fields: Annotated[list[str], Field(max_length=100)] = Field(
+        default=[], description="Attributes that the answer tells of each item."
+    )
     min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
     budget: BudgetInput | None = Field(
         None,
@@ -141,6 +150,19 @@ class _Search(Strict):
         "an unknown user: the most popular items, as many as k, or else 10, whatever the cut-off; by default an error.",
     )
     ids: Ids = "stored"
+    group_by: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(
+        None,
+        description="An attribute: a list then has at most group_size items of each of its values, and k counts these "
+        "groups, best first; items without a value are groups of their own.",
+    )
+    group_size: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
+        1, description="Most items of a group, with group_by."
+    )
+    offset: Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)] | None = Field(
+        None,
+        description="Items of each list to pass over. With it, 0 too, each result has a `next` while its list goes on, "
+        "which the query of the following page gives as `after`.",
+    )
 
 
 def _param_fields() -> dict[str, Any]:

@@ -61,21 +61,26 @@ class QueryResult(Response):
     items, scores: the items and their scores, best first. A cosine is in [-1, 1]; an item whose vector is all zeros has
         none, comes last, and has a score just below -1.
     titles: titles of the items; null if the index has none.
+    fields: the attributes that the request names, of each item; null if it names none.
     threshold: lowest score to keep, apart from min_items; null if the cut-off is a number of items.
     num_kept: items that the cut-off keeps: all of them, but of a request that named k and no cut-off, which lists its
         k best whether they are kept or not.
-    num_searched: items that the query could find, without the excluded ones.
+    num_searched: items that the query could find: those that the filter passes, without the excluded ones.
     num_unknown_excluded: entries of the query's `exclude` that name no item; null if a shard did not answer, or
         the answer is a fallback.
+    num_unknown_included: entries of the query's `include` likewise; null if it has none.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
     is_short: whether the search found fewer items than requested, although more exist.
     is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query,
         or the most popular items with their shares of all interactions as scores, if the request has a fallback. Null
         if the model cannot tell.
+    is_calibrated: whether a calibration says what the cut-off keeps. It does not under a filter or `include`, as other
+        items then are searched than those that it measured. Null if no calibration does for any query.
     temperature: tau_q, by which cut-offs by mass and coverage place the threshold; null if it is not trained.
     budget: what the heavy ranker did; null if it was not asked, or failed at the supports.
     error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.
+    next: what the query of the next page gives as `after`; null if the list ends, or no page was asked for.
     """
 
     items: list[IdField]
@@ -90,9 +95,13 @@ class QueryResult(Response):
     is_short: bool = False
     is_known: bool | None = None
     num_unknown_excluded: int | None = None
+    num_unknown_included: int | None = None
+    is_calibrated: bool | None = None
+    fields: list[dict[str, Any]] | None = None
     temperature: float | None = None
     budget: BudgetResult | None = None
     error: str | None = None
+    next: str | None = None
 
 
 class Coverage(Response):

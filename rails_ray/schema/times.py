@@ -4,12 +4,13 @@ Up to 1e11 they are seconds (the year 5138), up to 1e14 milliseconds, up to 1e17
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 UNITS = (("seconds", 1, 10**11), ("milliseconds", 10**3, 10**14), ("microseconds", 10**6, 10**17))
 """Name of each unit, how many of it are a second, and the largest number of it."""
 NANOSECONDS = ("nanoseconds", 10**9)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TELLING_S = (10**8, 10**10)
 """Seconds (1973 to 2286) between which a number in its unit tells that unit: others may be near 1970 in another."""
 UNKNOWN_TIME = -(2**62)  # of an interaction: no time that anyone means, and differences to it fit 64 bits
@@ -55,9 +56,25 @@ def seconds_of(times: Sequence[Any]) -> list[int]:
     return [int(one // size) if isinstance(one, int | float) else _parsed(one) for one in times]
 
 
+def microseconds_of(time: int | float | str) -> int:
+    """Microseconds since 1970 of a number, whose unit shows by its size, or of a text as `seconds_of` takes it.
+
+    Raises:
+        ValueError: if it is no such text.
+    """
+    if isinstance(time, str):
+        return (_moment(time) - EPOCH) // timedelta(microseconds=1)
+    _, size = unit_of(time)
+    return time * 10**6 // size if isinstance(time, int) else round(time * 10**6 / size)
+
+
 def _parsed(text: str) -> int:
+    return (_moment(text) - EPOCH) // timedelta(seconds=1)
+
+
+def _moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except (ValueError, TypeError):
         raise ValueError(f"be numbers, or texts in ISO 8601 such as 2026-01-31T23:59:00Z, got {text!r}") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() // 1)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

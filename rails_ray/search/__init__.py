@@ -7,6 +7,7 @@
 | `indexes`      | candidates by inner product, or by a sum of look-ups                               |
 | `methods`      | how a corpus is searched: exact, or by candidates that are scored again            |
 | `searcher`     | a similarity and loaded items, with their methods by name                          |
+| `selected`     | some items, as if there were no others                                             |
 | `rounds`       | what a query asks of its shards, one round after the other                         |
 | `candidates`   | the union of the lists of first stages                                             |
 | `rescore`      | exact scores of candidates                                                         |

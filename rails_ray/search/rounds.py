@@ -88,6 +88,7 @@ def search_rounds(
     plan: Callable[[NDArray[np.float64] | None], tuple[Policy, Any]],
     *,
     softmax_factor: float | None,
+    scope: Any = None,
 ) -> Rounds[tuple[Policy, Any, list[Any]]]:
     """A search: the cut-off's policy, what was asked of each shard, and what each answered.
 
@@ -97,6 +98,7 @@ def search_rounds(
         plan: gives the policy and what to ask for, from each query's log-sum-exp over the corpus [B] if that is needed.
         softmax_factor: what logits are divided by in the log-sum-exp; None if it is not needed, as it takes a round of
             its own.
+        scope: what the log-sum-exp is taken over, beside what each query excludes; as in what `plan` gives.
 
     Raises:
         ValueError: if a shard refuses the request.
@@ -104,7 +106,7 @@ def search_rounds(
     """
     sums: Sequence[Any] = []
     if softmax_factor is not None:
-        sums = yield AskShards("log_sum_exp", (query, exclude, softmax_factor))
+        sums = yield AskShards("log_sum_exp", (query, exclude, softmax_factor, scope))
     policy, request = plan(None if softmax_factor is None else log_normaliser(sums))
     answers = list((yield AskShards("search", (query, request, exclude))))
     for number, own in enumerate(sums):

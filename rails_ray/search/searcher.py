@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.kernels.lookup_scan import LEAST_BESIDE
@@ -41,7 +41,7 @@ from rails_ray.search.indexes.flat import FlatIndex
 from rails_ray.search.indexes.inverted import NUM_PROBES, InvertedIndex
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.masks import Mask
-from rails_ray.search.methods import Query, Retriever
+from rails_ray.search.methods import ExactSearch, Query, Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.by_index import ByIndex
@@ -49,6 +49,7 @@ from rails_ray.search.methods.gated import Gated
 from rails_ray.search.methods.look_up import FullLookUp, Inverted
 from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.methods.two_pass import AverageFirst, TwoPass
+from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 
@@ -56,8 +57,8 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 class Searcher(Protocol, Generic[Query]):
     """Items and the methods that search them.
 
-    gather_share: share of the items up to which a search of some of them takes less time if these are gathered than if
-        the others are hidden.
+    gather_share: share of the items up to which a search of some of them takes less time by `some` than if the others
+        are hidden.
     """
 
     gather_share: float
@@ -84,6 +85,13 @@ class Searcher(Protocol, Generic[Query]):
 
         Raises:
             ValueError: if `retriever` refuses the method, or the method the query.
+        """
+
+    def some(self, rows: Int[Tensor, " N"]) -> ExactSearch[Query]:
+        """The exact search of some items, as if there were no others.
+
+        Args:
+            rows: ascending, one at least.
         """
 
     def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
@@ -182,6 +190,10 @@ class ByComponents:
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
 
+    def some(self, rows: Int[Tensor, " N"]) -> BruteForce:
+        """The contract of `Searcher`."""
+        return BruteForce(self.scorer, Selected(self.items, rows))
+
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """The contract of `Searcher`."""
         return self.brute_force.log_sum_exp(query, logit, mask)
@@ -232,6 +244,11 @@ class ByCodes:
     ) -> SearchResult:
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
+
+    def some(self, rows: Int[Tensor, " N"]) -> FullLookUp:
+        """The contract of `Searcher`."""
+        items = take(self.items, rows)
+        return FullLookUp(items, LookupIndex(items.codes))
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """The contract of `Searcher`."""

@@ -13,14 +13,14 @@ from typing import Any, Generic
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.explain import Explained
 from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.masks import Mask
-from rails_ray.search.methods import Query, Retriever
+from rails_ray.search.methods import ExactSearch, Query, Retriever
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -57,13 +57,19 @@ class Segmented(Generic[Query]):
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
 
+    def some(self, rows: Int[Tensor, " N"]) -> "_SomeOfSegments[Query]":
+        """The contract of `Searcher`."""
+        found, sizes = list[ExactSearch[Query]](), list[int]()
+        for first, segment in zip(self.first_rows, self.segments, strict=True):
+            own = rows[(rows >= first) & (rows < first + len(segment))] - first
+            if len(own):
+                found.append(segment.some(own))
+                sizes.append(len(own))
+        return _SomeOfSegments(found, [0, *accumulate(sizes)][:-1], sizes)
+
     def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """The contract of `Searcher`."""
-        parts = [
-            segment.log_sum_exp(query, logit, None if mask is None else mask.of_items(first, len(segment)))
-            for first, segment in zip(self.first_rows, self.segments, strict=True)
-        ]
-        return torch.stack(parts).logsumexp(dim=0)
+        return _log_sum_exp(self.segments, self.first_rows, list(map(len, self.segments)), query, logit, mask)
 
     def explain(self, query: Query, item_rows: Sequence[int]) -> Explained:
         """The contract of `Searcher`."""
@@ -97,3 +103,35 @@ class _OfSegments(Generic[Query]):
             own = spec if mask is None else replace(spec, mask=mask.of_items(first, size))
             parts.append(of_corpus(retriever.search(query, own), first))
         return merge(parts, spec, spec.num_left(len(query), sum(self.sizes)))
+
+
+@dataclass(frozen=True)
+class _SomeOfSegments(Generic[Query]):
+    """The contract of `ExactSearch`: some items of each segment."""
+
+    scans: Sequence[ExactSearch[Any]]
+    first_rows: Sequence[int]
+    sizes: Sequence[int]
+    is_exact = True
+
+    def search(self, query: Query, spec: SearchSpec) -> SearchResult:
+        return _OfSegments[Query](self.scans, self.first_rows, self.sizes).search(query, spec)
+
+    def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        return _log_sum_exp(self.scans, self.first_rows, self.sizes, query, logit, mask)
+
+
+def _log_sum_exp(
+    scans: Sequence[Any],
+    first_rows: Sequence[int],
+    sizes: Sequence[int],
+    query: Any,
+    logit: ScoreLogit,
+    mask: Mask | None,
+) -> Float[Tensor, " B"]:
+    """That of all segments together."""
+    parts = [
+        scan.log_sum_exp(query, logit, None if mask is None else mask.of_items(first, size))
+        for scan, first, size in zip(scans, first_rows, sizes, strict=True)
+    ]
+    return torch.stack(parts).logsumexp(dim=0)

@@ -174,6 +174,14 @@ def reasons_of(bound: Float[Tensor, " B"], reason: str | None) -> list[str | Non
     return [reason if is_unknown else None for is_unknown in bound.isposinf().tolist()]
 
 
+def nothing(num_queries: int, device: torch.device | str = "cpu") -> SearchResult:
+    """The results of queries where no item may be found."""
+    none = torch.zeros(num_queries, 0, device=device)
+    number = torch.zeros(num_queries, dtype=torch.int64, device=device)
+    bound = torch.full((num_queries,), -torch.inf, device=device)
+    return SearchResult(none, none.long(), bound, number.bool(), number, [None] * num_queries)
+
+
 def joined(parts: Sequence[SearchResult], lines: Int[Tensor, " B"] | None = None) -> SearchResult:
     """Join the results of parts of a batch of queries.
 

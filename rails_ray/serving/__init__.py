@@ -12,10 +12,14 @@
 | `churn`               | how far two versions answer the same queries otherwise                   |
 | `popular`             | the answer to queries of which the model knows nothing                   |
 | `segments`            | the items of a shard: its base, and what came later                      |
+| `scope`               | which items of a shard a search may find                                 |
+| `kept_masks`          | the masks of filters, and the rows that they leave                       |
 | `shard_search`        | query state -> the best items of one shard                               |
 | `held_shards`         | all shards of a version in one process, searched at the same time        |
 | `held_versions`       | one shard in the versions that are wanted of it                          |
 | `answers`             | coverage, and the merged answer                                          |
+| `grouping`            | so many items of each value of an attribute                              |
+| `paging`              | a list that goes on where another ended                                  |
 | `budgets`             | what is asked of a heavy ranker, and what becomes of a budget            |
 | `deadlines`           | when its answer is of no more use                                        |
 | `engine`              | a request -> what is asked of the shards, round by round -> the response |

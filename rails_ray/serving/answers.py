@@ -57,6 +57,7 @@ def results_of(
     is_known: Sequence[bool | None],
     *,
     num_excluded: Sequence[int] | None = None,
+    is_calibrated: bool = False,
     has_temperature: bool = False,
     lists_all: bool = False,
 ) -> "Results":
@@ -64,11 +65,13 @@ def results_of(
 
     Args:
         num_excluded: how many ids each query excludes; None if nobody counted.
+        is_calibrated: whether a calibration says what the cut-off keeps of all items.
         has_temperature: whether tau_q is trained, and part of the answer.
         lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """
     num_searched = np.sum([answer.num_searched for answer in answered], axis=0)
-    num_unknown = _num_unknown(answered, num_excluded, coverage)
+    num_unknown = _num_unknown([answer.num_excluded for answer in answered], num_excluded, coverage)
+    include = request.scope.include
     wanted, parts = request.spec(), [answer.found for answer in answered]
     is_merged = len(parts) == 1 and parts[0].k <= wanted.k
     merged = parts[0] if is_merged else merge(parts, wanted, torch.from_numpy(num_searched))
@@ -91,20 +94,35 @@ def results_of(
     }
     if num_unknown is not None:
         columns["num_unknown_excluded"] = num_unknown
+    if include is not None:
+        num_included = [None if own is None else len(own) for own in include]
+        num_unknown = _num_unknown([answer.num_included for answer in answered], num_included, coverage)
+        columns["num_unknown_included"] = num_unknown or [None] * len(include)
+    if is_calibrated:
+        columns["is_calibrated"] = [
+            request.scope.filter is None and (include is None or include[number] is None)
+            for number in range(len(num_searched))
+        ]
     if has_temperature:
         columns["temperature"] = temperature.tolist()
     return Results(answered, None if is_merged else merged.item_rows.numpy(), scores, num_listed.tolist(), columns)
 
 
 def _num_unknown(
-    answered: Sequence[ShardResponse], num_excluded: Sequence[int] | None, coverage: Coverage
-) -> list[int] | None:
-    """How many ids that each query excludes no shard holds; None if a shard did not say."""
-    known = [answer.num_excluded for answer in answered if answer.num_excluded is not None]
-    if num_excluded is None or len(known) < coverage.num_shards:
+    num_found: Sequence[NDArray[np.int64] | None], num_named: Sequence[int | None] | None, coverage: Coverage
+) -> list[int | None] | None:
+    """How many of the ids that each query names no shard holds, None for a query that names none; None if a shard did
+    not say.
+
+    Args:
+        num_found: how many each shard holds.
+        num_named: how many each query names.
+    """
+    known = [own for own in num_found if own is not None]
+    if num_named is None or len(known) < coverage.num_shards:
         return None
-    numbers: list[int] = (np.array(num_excluded) - np.sum(known, axis=0)).tolist()
-    return numbers
+    numbers: list[int] = np.sum(known, axis=0).tolist()
+    return [None if num is None else num - found for num, found in zip(num_named, numbers, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -134,24 +152,36 @@ class Results:
     def __iter__(self) -> Iterator[QueryResult]:
         scores = self.scores.tolist()
         for number, (num, *others) in enumerate(zip(self.num_listed, *self.columns.values(), strict=True)):
-            item_ids, titles = self._named(number, num)
+            item_ids, titles, fields = self._named(number, num)
             yield QueryResult(
                 items=item_ids,
                 titles=titles,
+                fields=fields,
                 scores=scores[number][:num],
                 **dict(zip(self.columns, others, strict=True)),
             )
 
-    def _named(self, number: int, num: int) -> tuple[list[ItemId], list[str] | None]:
-        """Ids and titles of a query's list."""
+    def _named(self, number: int, num: int) -> tuple[list[ItemId], list[str] | None, list[dict[str, Any]] | None]:
+        """Ids, titles and attributes of a query's list."""
         if self.item_rows is None:
             [only] = self.answered
-            return only.item_ids[number][:num], None if only.titles is None else only.titles[number][:num]
+            titles = None if only.titles is None else only.titles[number][:num]
+            return only.item_ids[number][:num], titles, None if only.fields is None else only.fields[number][:num]
         rows = self.item_rows[number, :num].tolist()
         item_ids = _by_row(self.answered, number, [answer.item_ids for answer in self.answered])
-        titles = [answer.titles for answer in self.answered if answer.titles is not None]
-        title_of = _by_row(self.answered, number, titles) if titles else None
-        return [item_ids[row] for row in rows], None if title_of is None else [title_of[row] for row in rows]
+        found = [item_ids[row] for row in rows]
+        titles = self._of_rows(number, rows, [answer.titles for answer in self.answered if answer.titles is not None])
+        fields = self._of_rows(number, rows, [answer.fields for answer in self.answered if answer.fields is not None])
+        return found, titles, fields
+
+    def _of_rows(
+        self, number: int, rows: Sequence[int], values: Sequence[Sequence[Sequence[Value]]]
+    ) -> list[Value] | None:
+        """The values of a query's list; None if there are none."""
+        if not values:
+            return None
+        value_of = _by_row(self.answered, number, values)
+        return [value_of[row] for row in rows]
 
 
 def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:

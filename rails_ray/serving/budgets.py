@@ -268,7 +268,8 @@ class Reranking:
                 vectors[line] += vectors.new_tensor(correction)
         scored = [[one.item.item_id for one in spent[query].ranked] for query in active]
         left_out = [[*exclude[query], *done] for query, done in zip(active, scored, strict=True)]
-        answers = yield AskShards("search", (own.by_vectors(vectors), request, left_out), deadline.left())
+        some = request.of_queries(active)
+        answers = yield AskShards("search", (own.by_vectors(vectors), some, left_out), deadline.left())
         check_refusals(answers)
         return answers
 
@@ -281,21 +282,22 @@ def found_items(answers: Sequence[Any], request: ShardRequest, state: AnyQuery) 
     rows_of = [part.found.item_rows.tolist() for part in parts]  # a number of a tensor costs a microsecond
     lists = []
     for number, (rows, scores) in enumerate(zip(merged.item_rows.tolist(), merged.scores.tolist(), strict=True)):
-        fields = dict[int, tuple[Any, str | None, str, Any]]()
+        fields = dict[int, tuple[Any, str | None, str, Any, Any]]()
         for part, of_part in zip(parts, rows_of, strict=True):
             assert part.texts is not None
             titles = repeat(None) if part.titles is None else part.titles[number]
             vectors = repeat(None) if part.vectors is None else part.vectors[number]
-            own = zip(part.item_ids[number], titles, part.texts[number], vectors, strict=False)
+            attributes = repeat(None) if part.fields is None else part.fields[number]
+            own = zip(part.item_ids[number], titles, part.texts[number], vectors, attributes, strict=False)
             fields.update(zip(of_part[number], own, strict=False))  # places that hold no item come last
         own_vector = None if parts[0].vectors is None else state.vectors()[number].numpy()
         items = list[FoundItem]()
         for row, score in zip(rows, scores, strict=True):
             if score == -math.inf:
                 break
-            item_id, title, text, vector = fields[row]
+            item_id, title, text, vector, own_fields = fields[row]
             estimated = score if own_vector is None else float(np.dot(own_vector, vector))
-            items.append(FoundItem(row, item_id, title, text, estimated, vector))
+            items.append(FoundItem(row, item_id, title, text, estimated, vector, own_fields))
         lists.append(items)
     return lists
 
@@ -323,6 +325,7 @@ class Spent:
                 update={
                     "items": [one.item.item_id for one in ranked],
                     "titles": None if result.titles is None else [one.item.title for one in ranked],
+                    "fields": None if result.fields is None else [one.item.fields for one in ranked],
                     "scores": [one.score for one in ranked],
                     "num_kept": len(ranked),
                     "is_truncated": result.num_searched > len(ranked),

@@ -201,6 +201,12 @@ class Cutoffs:
             return None
         return self.calibration.positives.temperature
 
+    def is_calibrated(self, cutoff: CutoffInput) -> bool:
+        """Return whether a calibration says what a cut-off keeps of all items."""
+        if cutoff.mass is not None:
+            return (cutoff.background or self.factors.background) in self.factors.mass
+        return cutoff.coverage is not None or (cutoff.needs_normaliser and self.factors.softmax is not None)
+
     def check_logit(self) -> None:
         """Raises:
         UnsupportedError: if the version has no logit; cut-offs by the softmax over all items need one.

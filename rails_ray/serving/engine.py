@@ -6,6 +6,7 @@ Every step is here and none of them waits, so that a server and a caller's own p
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,18 @@ from rails_ray.reranking.rankers import RankerCandidates
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
 from rails_ray.schema.responses import Coverage, ExplainResponse, QueryResult, SearchResponse
-from rails_ray.search.rounds import AskShards, Rounds, search_rounds
+from rails_ray.search.rounds import AskShards, Rounds, check_refusals, search_rounds, unanswered_error
 from rails_ray.serving.answers import coverage_of, explained, results_of, with_string_ids
 from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
+from rails_ray.serving.grouping import grouped
+from rails_ray.serving.paging import is_paged, paged
 from rails_ray.serving.popular import Popular
+from rails_ray.serving.scope import Scope, scope_of
 from rails_ray.serving.search_defaults import SearchDefaults
-from rails_ray.serving.shard_search import ShardRequest, ShardResponse
+from rails_ray.serving.shard_search import ShardItems, ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.serving.vector_queries import VectorQueries
 from rails_ray.storage.deltas import delta_facts
@@ -137,7 +141,12 @@ class Engine:
             UnavailableError: if too few shards answer, or the heavy ranker fails at every query.
         """
         search = self._search if request.fallback is None else self._with_fallback
-        answered, stages = yield from timed(search(request))
+        if request.group_by is not None:
+            most = self.limits.max_answered_items // max(len(request.queries), 1)
+            rounds = grouped(search, request, request.k or DEFAULT_K, max(most, 1))
+        else:
+            rounds = paged(search, request, DEFAULT_K) if is_paged(request) else search(request)
+        answered, stages = yield from timed(rounds)
         return replace(answered, stages=stages)
 
     def _with_fallback(self, request: SearchRequest) -> Rounds[Answered]:
@@ -155,17 +164,40 @@ class Engine:
         if not unknown:
             return answered
         num, scored = num_listed or min(k, cutoff.top_k or DEFAULT_K), iter(answered.results)
+        fields = yield from self._popular_fields(popular, request)
 
         def results() -> Iterator[QueryResult]:
             for number, query in enumerate(request.queries):
                 if number in unknown:
-                    found = iter([popular.result(num, query.exclude)])
+                    found = iter([popular.result(num, query, fields)])
                     yield next(with_string_ids(found) if request.ids == "string" else found)
                 else:
                     yield next(scored)
 
         head = answered.head.model_copy(update={"is_exact": False})
         return Answered(head, results(), answered.num_parts + len(unknown) * (1 + num))
+
+    def _popular_fields(self, popular: Popular, request: SearchRequest) -> Rounds[dict[str, Any] | None]:
+        """The attributes that the request names of each popular item that is still there and that its filter passes, by
+        id in decimal digits; None if these are all, and it names none.
+
+        Raises:
+            UnavailableError: if no shard answers.
+        """
+        described = self.version.described
+        if request.filter is None and not request.fields and described.num_live == described.num_items:
+            return None
+        scope = Scope(scope_of(request, described.attributes).filter)
+        answers = yield AskShards("describe", (list(popular.item_ids), scope, request.fields))
+        check_refusals(answers)
+        known = [answer for answer in answers if isinstance(answer, ShardItems)]
+        if not known:
+            raise unanswered_error(answers, f"a shard must answer, got none of {len(answers)}")
+        found = dict[str, Any]()
+        for answer in known:
+            of_items = repeat(None) if answer.fields is None else answer.fields
+            found.update(zip(map(str, answer.item_ids), of_items, strict=False))
+        return found
 
     def _unasked(self, request: SearchRequest, cutoff: CutoffInput) -> Answered:
         """The answer to no query, for which no shard is asked."""
@@ -204,6 +236,7 @@ class Engine:
     def _search(self, request: SearchRequest) -> Rounds[Answered]:
         cutoff, k, num_listed = self._checked(request)
         policy = self._policy(cutoff, k)  # before any work
+        scope = scope_of(request, self.version.described.attributes)
         deadline = self._deadline(request.budget)
         is_for_ranker = self.ranking.supports or request.budget is not None
         given: Sequence[Any] = [vars(query) for query in request.queries] if is_for_ranker else request.queries
@@ -217,6 +250,7 @@ class Engine:
         queries = request.queries if len(answered) == len(given) else [request.queries[number] for number in answered]
         encoded = self._encoded(queries, scores)
         temperature, exclude = encoded.state.temperature.numpy(), self._excluded(queries, encoded.seen)
+        scope = scope.of_queries(answered)
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, ShardRequest]:
             decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
@@ -229,11 +263,13 @@ class Engine:
                 )
             at_least = 0 if floor is None else min(cutoff.min_items, most)
             method, params = self.search_defaults.method(request), self.search_defaults.params(request, most)
-            shard_request = ShardRequest(method, params, most, floor, at_least)
+            shard_request = ShardRequest(
+                method, params, most, floor, at_least, scope=scope, fields=list(dict.fromkeys(request.fields))
+            )
             return decided, self._for_ranker(shard_request, request)
 
         factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
-        rounds = search_rounds(encoded.state, exclude, plan, softmax_factor=factor)
+        rounds = search_rounds(encoded.state, exclude, plan, softmax_factor=factor, scope=scope)
         decided, shard_request, answers = yield from rounds
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
         shards = [answer for answer in answers if isinstance(answer, ShardResponse)]
@@ -246,6 +282,7 @@ class Engine:
             coverage,
             encoded.is_known,
             num_excluded=[len(own) for own in exclude],
+            is_calibrated=self.cutoffs.is_calibrated(cutoff),
             has_temperature=self.cutoffs.cutoff_support.has_trained_temperature,
             lists_all=num_listed is not None,
         )

@@ -75,8 +75,8 @@ class Feedback:
         promised = head.cutoff.get("coverage")
         if promised is not None:
             with self._lock:
-                for own, items in zip(kept, request.relevant, strict=True):
-                    if own is not None:
+                for result, own, items in zip(results, kept, request.relevant, strict=True):
+                    if own is not None and result.is_calibrated is not False:  # a filter leaves another promise
                         once = dict(zip(items, own, strict=True))  # a purchase may be reported twice
                         measured = self.judged.kept.plus(sum(once.values()) / len(once))
                         self.judged = Judged(measured, self.judged.promised.plus(float(promised)))

@@ -44,6 +44,8 @@ from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import CURRENT
 
 if TYPE_CHECKING:
+    from pyarrow.compute import Expression
+
     from rails_ray.families.changing import Change
 
 MOST = 10 * Limits().max_answered_items
@@ -154,6 +156,7 @@ class LocalVersion:
         ids: Sequence[Any] | NDArray[Any],
         *,
         titles: Sequence[Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> "Change":
         """Add items to the storage's current version, make the result current, and answer from it.
@@ -162,6 +165,8 @@ class LocalVersion:
             inputs: what the model reads of each item: vectors [X, D], or texts.
             ids: of the type that the version's ids have.
             titles: shown with answers; texts are their own titles by default.
+            attributes: values of all these items, by the name of an attribute that the version has; one that is left
+                out is null.
             replace: whether items may be there already, and are then replaced.
 
         Raises:
@@ -172,7 +177,7 @@ class LocalVersion:
         from rails_ray.families import changing
         from rails_ray.families.given_items import given_items
 
-        items = given_items(inputs, ids, titles)
+        items = given_items(inputs, ids, titles, attributes)
         change = changing.add(self._kept_in(), items, replaces=replace, allow_code=self.version.allowed.named)
         self.refresh()
         return change
@@ -237,6 +242,7 @@ class LocalVersion:
         *,
         method: str | None = None,
         cutoff: Mapping[str, Any] | None = None,
+        filter: "Mapping[str, Any] | Expression | None" = None,
         **options: Any,
     ) -> SearchResponse:
         """The best items for each query, cut to those worth returning.
@@ -247,19 +253,25 @@ class LocalVersion:
             method: by default, and if there is no search parameter, the version's, else brute_force.
             cutoff: one of mass, coverage, nucleus, probability, score and top_k with its value; by default, and if
                 there is no k, the version's.
+            filter: which items may be found, by their attributes, such as {"price": {"$lt": 20}}; or an expression of
+                `pyarrow.compute` over them.
             options: further fields of a request, such as num_candidates.
 
         Raises:
             ValueError: if a field is wrong.
             UnsupportedError: if the version lacks what the cut-off needs.
         """
+        expression = None if filter is None or isinstance(filter, Mapping) else _expression(filter)
         fields = {"k": k, "method": method, "cutoff": cutoff, **options}
+        fields["filter"] = filter if expression is None else None
         vectors = VectorQueries.given(queries)
         request: SearchRequest
         if vectors is not None:
             request = _read(VectorSearch, {"queries": vectors, **fields})
         else:
             request = _read(SearchRequest, {"queries": [query_fields(query) for query in queries], **fields})
+        if expression is not None:
+            request = request.model_copy(update={"filter": expression})
         loaded = self.loaded
         answered = self.carry_out(loaded.engine.search(request), loaded.held)
         return answered.head.model_copy(update={"results": list(answered.results)})
@@ -397,6 +409,7 @@ def build(
     zero_vectors: Literal["refuse", "keep"] = "refuse",
     query_encoder: str | None = None,
     index: str | IndexConfig = "flat",
+    attributes: Mapping[str, Any] | None = None,
 ) -> LocalVersion:
     """Make a version of vectors in this process, and open it. Queries are vectors too, and a score is a cosine.
 
@@ -410,6 +423,8 @@ def build(
         query_encoder: folder of the sentence-transformers model that made the vectors, so that a query may be a text.
         index: what `search(.., method="ann")` searches: `flat`, `hnsw`, `ivf`, or a config such as
             `rails_ray.search.indexes.hnsw.HnswConfig(M=16)`. Building a graph takes one core longest.
+        attributes: further facts of the items, which filters may name: values of all items, by the name of the
+            attribute, such as `{"price": [9.5, None]}`. Booleans, integers, floats, strings, times or lists of strings.
 
     Raises:
         UnsupportedError: if there is such a model, and sentence-transformers is not installed; for another index than
@@ -420,11 +435,18 @@ def build(
     from rails_ray.families.building import build_version  # the recipes, which nothing that is opened needs
 
     if folder is not None:
-        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors, query_encoder, index)
+        build_version(Storage(folder), version, vectors, ids, titles, zero_vectors, query_encoder, index, attributes)
         return open(folder, version)
     with TemporaryDirectory(prefix="rails-ray-") as passing:
-        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder, index)
+        build_version(Storage(passing), version, vectors, ids, titles, zero_vectors, query_encoder, index, attributes)
         return open(passing, version)  # what it holds is in memory
+
+
+def _expression(filter: Any) -> Any:
+    """An expression as a filter; None for what is none, which a request refuses."""
+    from pyarrow.compute import Expression  # most searches need none
+
+    return filter if isinstance(filter, Expression) else None
 
 
 def _read(kind: type[Request], fields: dict[str, Any]) -> Request:

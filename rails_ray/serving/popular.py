@@ -1,12 +1,14 @@
 """The most popular items of a version, for queries of which its model knows nothing."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
+from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.responses import CertificateResult, QueryResult
 from rails_ray.storage.manifest import POPULAR
 from rails_ray.storage.parquet import read_plain
@@ -43,14 +45,26 @@ class Popular:
         titles = table["title"].to_pylist() if "title" in table.column_names else None
         return Popular(table["item_id"].to_pylist(), titles, table["share"].to_pylist(), described.num_live)
 
-    def result(self, k: int, exclude: Sequence[ItemId]) -> QueryResult:
-        """The k most popular items that are not excluded."""
-        excluded = {str(item_id) for item_id in exclude}  # as integers may be given in digits
-        rows = [row for row, item_id in enumerate(self.item_ids) if str(item_id) not in excluded]
+    def result(self, k: int, query: QueryInput, fields: Mapping[str, Any] | None = None) -> QueryResult:
+        """The k most popular items that a query may find.
+
+        Args:
+            fields: attributes of the items that a filter passes, by id in decimal digits; None if all pass, and none
+                are wanted.
+        """
+        excluded = {str(item_id) for item_id in query.exclude}  # as integers may be given in digits
+        included = None if query.include is None else {str(item_id) for item_id in query.include}
+        rows = [
+            row
+            for row, own in enumerate(map(str, self.item_ids))
+            if own not in excluded and (included is None or own in included) and (fields is None or own in fields)
+        ]
         num_left, kept = len(rows), rows[:k]
+        of_items = None if fields is None else [fields[str(self.item_ids[row])] for row in kept]
         return QueryResult(
             items=[self.item_ids[row] for row in kept],
             titles=None if self.titles is None else [self.titles[row] for row in kept],
+            fields=None if of_items is None or None in of_items else of_items,
             scores=[self.shares[row] for row in kept],
             threshold=None,
             num_kept=len(kept),

@@ -8,6 +8,7 @@ Axes: X items of the shard, N rows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -36,11 +37,13 @@ class Segment:
 
     items: the base with its hidden items; or those of deltas that are live.
     zeros: rows of items without a direction, hidden ones too.
+    files: the files that say which items these are; empty if no files do.
     """
 
     items: Items
     searcher: Searcher[Any]
     zeros: NDArray[np.int64]
+    files: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -50,6 +53,7 @@ class Segment:
         items: Items,
         indexes: Mapping[str, VectorIndex] = NO_INDEXES,
         device: str = "cpu",
+        files: tuple[str, ...] = (),
     ) -> "Segment":
         """Make items ready to be searched, on a device."""
         if device == "cpu":
@@ -57,10 +61,10 @@ class Segment:
         items.item_ids.prepare()
         state = map_tensors(lambda tensor: tensor.to(device), items.state)
         zeros = version.family.zero_rows(items.state).numpy()
-        return cls(items, version.family.searcher(similarity, state, indexes), zeros)
+        return cls(items, version.family.searcher(similarity, state, indexes), zeros, files)
 
     def hiding(self, first_row: int, hidden: NDArray[np.int64]) -> "Segment":
-        """These items as they are in another version.
+        """These items in another version.
 
         Args:
             first_row: the row of the first one there.
@@ -134,6 +138,12 @@ class HeldItems:
             return None
         return there[0] if len(there) == 1 else pa.chunked_array([chunk for one in there for chunk in one.chunks])
 
+    def fields(self, names: Sequence[str], rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Some attributes of some items, times in ISO 8601."""
+        assert self.attributes is not None  # the names are its columns
+        found = self.attributes.select(list(names)).take(numbers_as_array(rows)).to_pylist()
+        return [{name: _shown(own) for name, own in one.items()} for one in found]
+
     def strings(self, column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:
         """Some strings of a column of all rows; None if there is none."""
         return None if column is None else column.take(numbers_as_array(rows)).to_pylist()
@@ -158,7 +168,7 @@ class HeldItems:
         if len(self.segments) == 1:
             return take(self.base.state, torch.from_numpy(rows))
         which = np.searchsorted(self.first_rows, rows, side="right") - 1
-        order, parts = list[NDArray[np.int64]](), list[Any]()
+        order, parts = list[NDArray[np.int64]](), list[AnyItems]()
         for number, segment in enumerate(self.segments):
             places = np.flatnonzero(which == number)
             order.append(places)
@@ -175,3 +185,7 @@ class HeldItems:
         )
         attributes = None if self.attributes is None else self.attributes.take(pa.array(rows))
         return Items(self.base.first_row, ItemIds(ids), titles, self.state(rows), texts, attributes=attributes)
+
+
+def _shown(value: Any) -> Any:
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value

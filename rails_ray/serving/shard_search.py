@@ -13,21 +13,22 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Bool
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rails_ray.cutoffs.temperatures import tempered
 from rails_ray.families.shards import Items, base_of, parts_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors
+from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors, take
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions, Mask, Remaining
+from rails_ray.search.methods import ExactSearch
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import of_corpus
-from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.spec import SearchResult, SearchSpec, joined, nothing
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
+from rails_ray.serving.kept_masks import KeptMasks, LeftRows
+from rails_ray.serving.scope import EVERYTHING, Group, Scope, groups_of, of_each
 from rails_ray.serving.segments import HeldItems, Segment
 from rails_ray.stopwatch import noted
 from rails_ray.storage.ids import ItemIds
@@ -47,6 +48,8 @@ class ShardRequest:
     at_least: items wanted whatever their scores, with a threshold.
     for_ranker: whether answers hold what a heavy ranker reads of each item.
     with_vectors: whether they hold each item's vector.
+    scope: which items may be found, beside those that each query excludes.
+    fields: attributes that answers hold of each item.
     """
 
     method: str
@@ -56,6 +59,13 @@ class ShardRequest:
     at_least: int = 0
     for_ranker: bool = False
     with_vectors: bool = False
+    scope: Scope = EVERYTHING
+    fields: Sequence[str] = ()
+
+    def of_queries(self, numbers: Sequence[int]) -> "ShardRequest":
+        """The question for some queries, as a batch of their own."""
+        threshold = None if self.threshold is None else self.threshold[list(numbers)]
+        return replace(self, threshold=threshold, scope=self.scope.of_queries(numbers))
 
     def spec(self, mask: Mask | None = None, device: str | None = None) -> SearchSpec:
         """Compute what a search on a device must find."""
@@ -71,7 +81,9 @@ class ShardResponse:
     titles: titles likewise; None if the index has none.
     num_searched: items of the shard that each query could find, without the excluded ones [B].
     texts, vectors: likewise, if they were asked for; a vector for each item, in one array for each query [n, D].
-    num_excluded: how many ids that each query excludes name an item of the shard [B]; None if nobody counted.
+    num_excluded, num_included: how many ids that each query excludes, or includes, name an item of the shard [B]; None
+        if nobody counted.
+    fields: attributes of the items likewise, by name; None if none are wanted.
     seconds: how long the search took to find candidates and to score them; nothing if nobody says.
     """
 
@@ -82,7 +94,20 @@ class ShardResponse:
     texts: list[list[str]] | None = None
     vectors: list[NDArray[np.float32]] | None = None
     num_excluded: NDArray[np.int64] | None = None
+    num_included: NDArray[np.int64] | None = None
+    fields: list[list[dict[str, Any]]] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShardItems:
+    """
+    item_ids: those of some items that the shard holds and a search may find.
+    fields: their attributes, by name; None if none are wanted.
+    """
+
+    item_ids: list[ItemId]
+    fields: list[dict[str, Any]] | None
 
 
 @dataclass(frozen=True)
@@ -99,6 +124,19 @@ class ShardExplanation:
     scores: list[float]
     cosines: list[list[list[float]]]
     gates: list[list[list[float]]]
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """Some items of a shard, as if there were no others.
+
+    rows: their rows of the shard, ascending.
+    mask: what each query excludes of them.
+    """
+
+    rows: NDArray[np.int64]
+    scan: ExactSearch[Any]
+    mask: Mask | None
 
 
 class ShardSearch:
@@ -118,14 +156,19 @@ class ShardSearch:
         self.cutoff_support = version.family.cutoff_support
         self.device = device
         self._family, self._similarity = version.family, similarity
+        self._attributes = version.described.attributes or {}
+        self.masks: KeptMasks = KeptMasks() if former is None else former.masks
         num_components, self.base_files = similarity.num_components[1], base_files(version, shard)
         if former is not None and former.base_files == self.base_files:
             base = former.held.segments[0].hiding(version.described.first_row(shard), version.hidden(shard))
         else:
             items, indexes = version.base(shard, num_components), version.indexes(shard, device)
-            base = Segment.of(version, similarity, items, indexes, device)
+            base = Segment.of(version, similarity, items, indexes, device, self.base_files)
         later = version.later(shard, num_components)
-        of_deltas = [] if later is None else [Segment.of(version, similarity, later, device=device)]
+        of_deltas = []
+        if later is not None:
+            files = _files_of_deltas(version, shard)
+            of_deltas = [Segment.of(version, similarity, later, device=device, files=files)]
         self.held: HeldItems = HeldItems([base, *of_deltas])
 
     @property
@@ -162,61 +205,99 @@ class ShardSearch:
         return self.held.num_live
 
     def search(self, query: AnyQuery, request: ShardRequest, exclude: Sequence[Sequence[ItemId]]) -> ShardResponse:
-        """The wanted items of the shard for each query; fewer if exclusion leaves fewer."""
-        held, excluded, is_left = self.held, self._rows_of(exclude), self._left(request)
+        """The wanted items of the shard for each query; fewer if the scope or exclusion leaves fewer.
+
+        Raises:
+            ValueError: if the items lack the method, or a filter does not fit their attributes.
+        """
+        held, excluded = self.held, self._rows_of(exclude)
         began = time.perf_counter()
-        with noted() as parts:
-            found = self._found(self._here(query), request, excluded, is_left)
-            found = found if self.device == "cpu" else found.on("cpu")
-        if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
-            found = found.as_cosines()
-        zeros = held.zeros if is_left is None else held.zeros[is_left.numpy()[held.zeros]]
-        if len(zeros):
-            found = with_zeros_last(found, request.spec(), zeros.tolist(), excluded)
-        seconds, scoring = time.perf_counter() - began, parts.get("score", 0.0)
+        with noted() as stages:
+            groups = self._groups(request.scope, len(excluded))
+            found = self._of_groups(query, request, excluded, groups)
+        seconds, scoring = time.perf_counter() - began, stages.get("score", 0.0)
         is_there = found.scores.numpy() > -np.inf
         rows, lengths = found.item_rows.numpy()[is_there], is_there.sum(axis=1).tolist()
         return ShardResponse(
             found=of_corpus(found, held.base.first_row) if held.base.first_row else found,
             item_ids=_lines(self.item_ids.take(rows), lengths),
             titles=_strings(held.titles, rows, lengths),
-            num_searched=_num_searched(len(held), is_left, excluded),
+            num_searched=of_each([own.num_searched(len(held), excluded) for own in groups], groups),
             num_excluded=np.array([len(own) for own in excluded], np.int64),
+            num_included=of_each([np.full(len(own.numbers), own.num_included) for own in groups], groups),
             texts=_strings(held.texts, rows, lengths) if request.for_ranker else None,
             vectors=self._vectors(rows, lengths) if request.with_vectors else None,
+            fields=_lines(held.fields(request.fields, rows), lengths) if request.fields else None,
             seconds={"candidates": seconds - scoring, "score": scoring},
         )
 
-    def _left(self, request: ShardRequest) -> Bool[Tensor, " X"] | None:
-        """The rows that a request may find, but for those that its queries exclude; None for all."""
-        return self.held.is_left
+    def _groups(self, scope: Scope, num_queries: int) -> list[Group]:
+        """The queries by what they may find, but for what each excludes.
+
+        Raises:
+            ValueError: if a filter does not fit the items' attributes.
+        """
+        return groups_of(self.held, scope, num_queries, self._attributes, self.masks)
+
+    def _of_groups(
+        self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], groups: Sequence[Group]
+    ) -> SearchResult:
+        """The results of all queries, by rows of the shard."""
+        if len(groups) == 1:
+            return self._of_group(query, request, excluded, groups[0].left)
+        parts = [
+            self._of_group(
+                take(query, torch.tensor(own.numbers)),
+                request.of_queries(own.numbers),
+                [excluded[number] for number in own.numbers],
+                own.left,
+            )
+            for own in groups
+        ]
+        return joined(parts, torch.tensor([number for own in groups for number in own.numbers]))
+
+    def _of_group(
+        self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], left: LeftRows | None
+    ) -> SearchResult:
+        """The results of queries that may find the same rows, in the host's memory."""
+        found = self._found(self._here(query), request, excluded, left)
+        found = found if self.device == "cpu" else found.on("cpu")
+        if self.cutoff_support.has_bounded_scores and not request.with_vectors:  # whose queries may be corrected
+            found = found.as_cosines()
+        zeros = self.held.zeros if left is None else self.held.zeros[left.has(self.held.zeros)]
+        return with_zeros_last(found, request.spec(), zeros.tolist(), excluded) if len(zeros) else found
 
     def _found(
-        self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], is_left: Tensor | None
+        self, query: AnyQuery, request: ShardRequest, excluded: Sequence[Sequence[int]], left: LeftRows | None
     ) -> SearchResult:
-        """The items found among those that have a direction, by rows of the shard."""
-        held = self.held
-        if is_left is None or not self._is_gathered(is_left):
-            spec = request.spec(self._mask_of(excluded, is_left), self.device)
-            return held.searcher.search(query, spec, request.method, request.params)
-        held.searcher.retriever(request.method, request.params)  # refuses what it would refuse of all items
-        left = is_left.clone()
-        left[torch.from_numpy(held.zeros)] = False
-        rows = left.nonzero()[:, 0].numpy()
-        if not len(rows):
-            spec = request.spec(Remaining.of(left, excluded), self.device)
-            return held.searcher.search(query, spec)
-        place_of = {row: place for place, row in enumerate(rows.tolist())} if any(excluded) else {}
-        places = [[place_of[row] for row in own if row in place_of] for own in excluded]
-        spec = request.spec(Exclusions.of(places) if any(places) else None, self.device)
-        found = self._searcher_of(held.state(rows)).search(query, spec)
+        """The results among items that have a direction."""
+        searcher = self.held.searcher
+        if left is None or not self._is_gathered(left):
+            spec = request.spec(self._mask_of(excluded, left), self.device)
+            return searcher.search(query, spec, request.method, request.params)
+        searcher.retriever(request.method, request.params)  # refuses what it would refuse of all items
+        gathered = self._gathered(left, excluded)
+        if gathered is None:
+            return nothing(len(query), self.device)
+        found = gathered.scan.search(query, request.spec(gathered.mask, self.device))
         is_there = found.scores > -torch.inf
-        there = torch.from_numpy(rows).to(found.item_rows.device)
-        return replace(found, item_rows=torch.where(is_there, there[found.item_rows], 0))
+        rows = torch.from_numpy(gathered.rows).to(found.item_rows.device)
+        return replace(found, item_rows=torch.where(is_there, rows[found.item_rows], 0))
 
-    def _is_gathered(self, is_left: Bool[Tensor, " X"]) -> bool:
+    def _is_gathered(self, left: LeftRows) -> bool:
         """Decide whether the items that are left are gathered, rather than the others hidden."""
-        return int(is_left.sum()) <= self.held.searcher.gather_share * len(is_left)
+        return left.num <= self.held.searcher.gather_share * left.num_rows
+
+    def _gathered(self, left: LeftRows, excluded: Sequence[Sequence[int]]) -> "_Gathered | None":
+        """The items that are left and have a direction, as if there were no others; None if there are none."""
+        rows = left.without(self.held.zeros).rows
+        if not len(rows):
+            return None
+        mask = None
+        if any(excluded):
+            place_of = {row: place for place, row in enumerate(rows.tolist())}
+            mask = Exclusions.of([[place_of[row] for row in own if row in place_of] for own in excluded])
+        return _Gathered(rows, self.held.searcher.some(torch.from_numpy(rows).to(self.device)), mask)
 
     def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
         """The only component of the items of each query."""
@@ -225,14 +306,40 @@ class ShardSearch:
         return np.split(taken, np.cumsum(lengths)[:-1])
 
     def log_sum_exp(
-        self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
+        self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0, scope: Scope = EVERYTHING
     ) -> NDArray[np.float64]:
-        """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
-        mask = self._mask_of(self._rows_of(exclude), self.held.is_left)
-        total: NDArray[np.float64] = self.searcher.log_sum_exp(
-            self._here(query), tempered(self.cutoff_support.logit, factor), mask
-        ).numpy(force=True)
-        return total
+        """Log sum exp of the training logits over `factor`, over the shard's items that a search may find [B]; -inf if
+        there are none.
+
+        Raises:
+            ValueError: if a filter does not fit the items' attributes.
+        """
+        logit, excluded = tempered(self.cutoff_support.logit, factor), self._rows_of(exclude)
+        groups, sums = self._groups(scope, len(excluded)), list[NDArray[np.float64]]()
+        scan: Searcher[Any] | ExactSearch[Any]
+        for own in groups:
+            some = query if len(groups) == 1 else take(query, torch.tensor(own.numbers))
+            out = [excluded[number] for number in own.numbers]
+            if own.left is None or not self._is_gathered(own.left):
+                scan, mask = self.held.searcher, self._mask_of(out, own.left)
+            elif (gathered := self._gathered(own.left, out)) is not None:
+                scan, mask = gathered.scan, gathered.mask
+            else:
+                sums.append(np.full(len(out), -np.inf))
+                continue
+            sums.append(scan.log_sum_exp(self._here(some), logit, mask).numpy(force=True))
+        return of_each(sums, groups)
+
+    def describe(self, item_ids: Sequence[ItemId], scope: Scope, fields: Sequence[str]) -> ShardItems:
+        """Those of some items that the shard holds and a search may find, with some of their attributes.
+
+        Raises:
+            ValueError: if a filter does not fit the items' attributes.
+        """
+        rows, [group] = self.held.rows(item_ids), self._groups(scope, 1)
+        rows = rows[rows >= 0]
+        rows = rows if group.left is None else rows[group.left.has(rows)]
+        return ShardItems(self.item_ids.take(rows), self.held.fields(fields, rows) if fields else None)
 
     def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
         """Explain the scores of one query with the requested items that the shard holds."""
@@ -255,16 +362,13 @@ class ShardSearch:
             return query
         return map_tensors(lambda tensor: tensor.to(self.device), query)
 
-    def _mask_of(self, excluded: Sequence[Sequence[int]], is_left: Tensor | None) -> Mask | None:
+    def _mask_of(self, excluded: Sequence[Sequence[int]], left: LeftRows | None) -> Mask | None:
         """The mask of excluded rows, of those that are not left, and of items without a direction; None if there are
         none."""
         zeros = self.held.zeros
-        if is_left is None:
+        if left is None:
             return Exclusions.of(excluded, zeros.tolist()) if len(zeros) or any(excluded) else None
-        if len(zeros):
-            is_left = is_left.clone()
-            is_left[torch.from_numpy(zeros)] = False
-        return Remaining.of(is_left, excluded)
+        return Remaining.of(left.without(zeros).is_left, excluded)
 
     def _rows_of(self, exclude: Sequence[Sequence[ItemId]]) -> list[list[int]]:
         """The shard's rows of the excluded items that it holds."""
@@ -281,6 +385,12 @@ def base_files(version: Version, shard: int) -> tuple[str, ...]:
     return described.home, *(entry.path for entry in (*parts, *indexes))
 
 
+def _files_of_deltas(version: Version, shard: int) -> tuple[str, ...]:
+    """The files that say which live items the deltas of a shard have."""
+    parts = [part for part in parts_of(version.described, [shard]) if part.delta is not None]
+    return tuple(entry.path for part in parts for entry in (part, part.hidden) if entry is not None)
+
+
 def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
     """The size of the files of a shard that are read beside a former search of it: its deltas, and its base if that has
     another."""
@@ -289,16 +399,6 @@ def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> i
         files += base_of(version.described, shard)
         files += (entry for entry in version.described.indexes if entry.shard == shard)
     return sum(entry.size_bytes for entry in files)
-
-
-def _num_searched(
-    num_rows: int, is_left: Bool[Tensor, " X"] | None, excluded: Sequence[Sequence[int]]
-) -> NDArray[np.int64]:
-    """How many items each query could find."""
-    if is_left is None:
-        return np.array([num_rows - len(set(own)) for own in excluded], np.int64)
-    left, num_left = is_left.numpy(), int(is_left.sum())
-    return np.array([num_left - int(left[list(set(own))].sum()) for own in excluded], np.int64)
 
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:

@@ -22,6 +22,8 @@ def sentence(error: dict[str, Any]) -> str:
             return f"{where} must not be given, no such field exists, got {got}"
         case "value_error":
             return f"{where} {error['msg'].removeprefix('Value error, ')}"
+        case "filter":  # located within the field
+            return f"{where}{context['message']}"
         case "key":  # located at the key within its object
             return f"{_place(steps[:-2])} {error['msg']}, got {got}"
         case "too_short" | "string_too_short":

@@ -17,6 +17,10 @@
     versions/<version>/manifest.json        written by publishing: the version exists from here on
     objects/<sha256>                        parts and indexes, named by their content, which versions share
     CURRENT                                 names the current version, and the checksum of its manifest
+    tags/<tag>.json                         names a version, and keeps it
+    readers/<version>/<id>.json             a server that reads a version, until when
+    intents/<id>.json                       a change that is under way, until when
+    collecting.json                         the collection that is under way, until when
 
 | member         | what it does                                                                |
 |----------------|-----------------------------------------------------------------------------|
@@ -37,11 +41,19 @@
 | `parts`        | the parts of a version during encoding: none twice, none lost               |
 | `indexes`      | the indexes of a version                                                    |
 | `attributes`   | columns of items that filters may name                                      |
+| `filtering`    | which items a filter passes, by these columns                               |
 | `hidden`       | rows of parts that were deleted or replaced                                 |
 | `deltas`       | how much of a version lies beside its base                                  |
 | `balance`      | a sum over the ids of a version, that tells whether one is lost             |
+| `watermarks`   | the files of its data that a version has read                               |
 | `live_ids`     | where a version has some ids, by reading ids alone                          |
 | `versions`     | publish, list, verify, roll back: which versions exist, which is current    |
 | `comparing`    | items that two versions have in common, or not                              |
 | `usage`        | bytes of versions, and of what several of them name                         |
+| `tags`         | names that keep a version                                                   |
+| `leases`       | which versions servers read                                                 |
+| `intents`      | changes that are under way, which no collection disturbs                    |
+| `expiring`     | files of both, that count until a time                                      |
+| `garbage`      | which versions may go, and which files nothing needs then                   |
+| `collecting`   | deletes them                                                                |
 """

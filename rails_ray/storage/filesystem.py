@@ -85,7 +85,8 @@ class Files(Protocol):
     def swap(self, path: str, data: bytes, tag: str) -> bool:
         """Write if the file is in state `tag`; returns whether it was written."""
 
-    def walk(self, path: str) -> list[str]: ...
+    def sizes(self, path: str) -> dict[str, int]:
+        """The bytes of each file in a folder and in those below it, without names that start with a dot."""
 
     def list(self, path: str) -> list[str]: ...
 
@@ -223,7 +224,11 @@ class Storage:
 
     def walk(self, path: str) -> list[str]:
         """Sorted paths of the files in a folder and in those below it, without names that start with a dot."""
-        return self.files.walk(_down(path))
+        return sorted(self.sizes(path))
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """The bytes of each of these files, by path."""
+        return self.files.sizes(_down(path))
 
     def list(self, path: str) -> builtins.list[str]:
         """Sorted names in a folder, without those that start with a dot; empty if there is no folder."""

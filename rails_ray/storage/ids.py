@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, SupportsIndex, overload
@@ -147,33 +148,51 @@ class ItemIds(Sequence[ItemId]):
 
 
 class ColumnDigest:
-    """The sha256 of a column that comes in parts: equal for equal values, however they are cut."""
+    """The sha256 of a column that comes in parts: equal for equal values, however they are cut.
+
+    Lengths, and places of nulls, are kept apart by how many lists they are in.
+    """
 
     def __init__(self) -> None:
-        self._values, self._lengths = hashlib.sha256(), hashlib.sha256()
+        self._values = hashlib.sha256()
+        self._lengths, self._nulls = defaultdict[int, Any](hashlib.sha256), defaultdict[int, Any](hashlib.sha256)
+        self._num_read = defaultdict[int, int](int)
 
     def add(self, column: pa.ChunkedArray | pa.Array) -> None:
-        """Take in the next values, none of them null."""
+        """Take in the next values."""
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            self._add(chunk)
+            self._add(chunk, 0)
 
     def hexdigest(self) -> str:
-        return hashlib.sha256(self._values.digest() + self._lengths.digest()).hexdigest()
+        digest = hashlib.sha256(self._values.digest() + self._lengths[0].digest())
+        for depth in sorted(self._lengths.keys() - {0}):
+            digest.update(b"lengths" + self._lengths[depth].digest())
+        for depth in sorted(self._nulls):
+            digest.update(b"nulls %d" % depth + self._nulls[depth].digest())
+        return digest.hexdigest()
 
-    def _add(self, values: pa.Array) -> None:
-        kind = values.type
+    def _add(self, values: pa.Array, depth: int) -> None:
+        kind, has_nulls = values.type, values.null_count > 0
+        if has_nulls:
+            places = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+            self._nulls[depth].update((places + self._num_read[depth]).astype(np.int64).tobytes())
+        self._num_read[depth] += len(values)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             wide = values.cast(pa.large_string())
+            wide = wide.fill_null("") if has_nulls else wide
             offsets = np.frombuffer(wide.buffers()[1], np.int64)[wide.offset : wide.offset + len(wide) + 1]
-            self._lengths.update(np.diff(offsets).tobytes())
+            self._lengths[depth].update(np.diff(offsets).tobytes())
             if len(wide) and wide.buffers()[2] is not None:
                 self._values.update(memoryview(wide.buffers()[2])[offsets[0] : offsets[-1]])
         elif pa.types.is_nested(kind):
             if not pa.types.is_fixed_size_list(kind):
-                self._lengths.update(values.value_lengths().cast(pa.int64()).to_numpy(zero_copy_only=False).tobytes())
-            self._add(values.flatten())
+                lengths = values.value_lengths().cast(pa.int64()).fill_null(0)
+                self._lengths[depth].update(lengths.to_numpy(zero_copy_only=False).tobytes())
+            self._add(values.flatten(), depth + 1)
         else:
-            self._values.update(np.ascontiguousarray(values.to_numpy(zero_copy_only=False)).data)
+            plain = values.cast(pa.int64()) if pa.types.is_timestamp(kind) else values
+            plain = plain.fill_null(False if pa.types.is_boolean(kind) else 0) if has_nulls else plain
+            self._values.update(np.ascontiguousarray(plain.to_numpy(zero_copy_only=False)).data)
 
 
 def keys_of(column: pa.ChunkedArray) -> NDArray[np.integer]:

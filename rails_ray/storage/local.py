@@ -9,7 +9,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -118,12 +118,12 @@ class LocalFiles:
             part.replace(target)
             return True
 
-    def walk(self, path: str) -> list[str]:
+    def sizes(self, path: str) -> dict[str, int]:
         folder = self._root / path
         if not folder.is_dir():
-            return []
+            return {}
         with self._own_errors("list the folder", path):
-            return sorted(self._below(folder, set()))
+            return dict(self._below(folder, set()))
 
     def list(self, path: str) -> list[str]:
         with self._own_errors("list the folder", path):
@@ -133,14 +133,15 @@ class LocalFiles:
                 return []
             return sorted(name for name in names if not name.startswith("."))
 
-    def _below(self, folder: Path, seen: set[Path]) -> Iterator[str]:
-        """The files of a folder and of those below it; each folder once, as a link may lead back."""
+    def _below(self, folder: Path, seen: set[Path]) -> Iterator[tuple[str, int]]:
+        """The files of a folder and of those below it, with their bytes; each folder once, as a link may lead back."""
         seen.add(folder.resolve())
         for entry in folder.iterdir():
             if entry.name.startswith("."):
                 continue
             if entry.is_file():
-                yield entry.relative_to(self._root).as_posix()
+                with suppress(FileNotFoundError):  # deleted in the meantime
+                    yield entry.relative_to(self._root).as_posix(), entry.stat().st_size
             elif entry.is_dir() and entry.resolve() not in seen:
                 yield from self._below(entry, seen)
 

@@ -93,7 +93,8 @@ class Encoded:
     base: the version in whose folder the files beside the parts are; None for its own.
     attributes: name and kind (`storage.attributes`) of the columns that filters may name; None without any.
     balance: sum of digests of the ids of all items that are not hidden (`storage.balance`); formats below 6 have none.
-    data_sha256: digest of the items that were encoded, or added last.
+    data_sha256: digest of the items that were encoded.
+    watermark: the files of the data that were read (`storage.watermarks`); None if nobody noted them.
     """
 
     version: str
@@ -111,6 +112,7 @@ class Encoded:
     attributes: dict[str, str] | None = None
     balance: str | None = None
     data_sha256: str | None = None
+    watermark: FileEntry | None = None
 
     @property
     def home(self) -> str:
@@ -121,7 +123,8 @@ class Encoded:
     def entries(self) -> list[FileEntry]:
         """All of its files."""
         hidden = (part.hidden for part in self.parts if part.hidden is not None)
-        return [*self.parts, *hidden, *self.indexes, *self.files]
+        watermarks = [] if self.watermark is None else [self.watermark]
+        return [*self.parts, *hidden, *self.indexes, *self.files, *watermarks]
 
     def first_row(self, shard: int) -> int:
         """The first row of a shard."""
@@ -188,7 +191,18 @@ class Manifest(Encoded):
 
 Described = TypeVar("Described", bound=Encoded)
 LATER = frozenset(  # fields that format 5 lacks; left out where they are None, so that its checksums stay
-    ("delta", "hidden", "base", "attributes", "balance", "data_sha256", "parent", "published_by", "made_by")
+    (
+        "delta",
+        "hidden",
+        "base",
+        "attributes",
+        "balance",
+        "data_sha256",
+        "watermark",
+        "parent",
+        "published_by",
+        "made_by",
+    )
 )
 
 
@@ -384,6 +398,8 @@ def _parse(storage: Storage, path: str, kind: type[Described], version: str, rem
         value["state"] = StateEntry(**value["state"])
         value["files"] = [FileEntry(**entry) for entry in value["files"]]
         value["indexes"] = [IndexEntry(**entry) for entry in value["indexes"]]
+        watermark = value.get("watermark")
+        value["watermark"] = None if watermark is None else FileEntry(**watermark)
         return kind(**value)
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{storage}/{path} must have the fields of {kind.__name__}, got: {error}") from None
@@ -404,5 +420,6 @@ def summary(manifest: Manifest) -> Mapping[str, Any]:
         "num_shards": len(manifest.shard_items),
         "query": manifest.query,
         "columns": manifest.columns,
+        "attributes": manifest.attributes or {},
         "cutoff_mass": manifest.cutoff_mass,
     }

@@ -109,10 +109,11 @@ class ObjectStoreFiles:
     def swap(self, path: str, data: bytes, tag: str) -> bool:
         return self._put(path, data, json.loads(tag))
 
-    def walk(self, path: str) -> list[str]:
+    def sizes(self, path: str) -> dict[str, int]:
         folder, start = self._key(path), len(self._prefix and f"{self._prefix}/")
         found = self._run("list", path, lambda _: obstore.list(self._store, folder or None).collect())
-        return below([entry["path"][start:] for entry in found or []], path)
+        sizes = {entry["path"][start:]: int(entry["size"]) for entry in found or []}
+        return {key: sizes[key] for key in below(sizes, path)}
 
     def list(self, path: str) -> list[str]:
         folder = self._key(path)

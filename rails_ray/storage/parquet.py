@@ -118,7 +118,8 @@ def item_part(items: pa.Table, state: AnyItems, attributes: Sequence[str] = ()) 
     Args:
         items: columns item_id and, optionally, title and text, and the attributes.
     """
-    part = items.select([name for name in (*NAMED, *attributes) if name in items.column_names])
+    named = [name for name in (*NAMED, *attributes) if name in items.column_names]
+    part = items.select(named).combine_chunks()  # where a page of long strings ends would follow the chunks
     shapes, dtypes = {}, {}
     for name, column in state.columns().items():
         numbers = column.flatten(start_dim=1)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
-from rails_ray.storage import parquet
+from rails_ray.storage import parquet, watermarks
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.manifest import (
     Encoded,
@@ -222,12 +222,16 @@ def finish(
     files: Iterable[tuple[str, bytes]],
     cutoff_mass: float | None,
     weights_sha256: Mapping[str, str] = {},
+    attributes: Mapping[str, str] | None = None,
+    data_sha256: str | None = None,
+    read_files: Mapping[str, str] = {},
     indexes_of: Callable[[Encoded], list[IndexEntry]] = lambda encoded: [],
 ) -> Encoded:
     """Write the files beside the parts, and the record of the version, which can then be published.
 
     Args:
-        query, cutoff_mass: as in `Encoded`.
+        query, cutoff_mass, attributes, data_sha256: as in `Encoded`.
+        read_files: the tag of each file of the items, for the version's watermark.
         files: names and contents; memory holds one at a time.
         weights_sha256: sha256 of each file of the run's folder to copy, by its path; storage copies them by itself.
         indexes_of: gives the indexes of all shards, from all the rest.
@@ -266,6 +270,9 @@ def finish(
         parts=list(entries),
         files=beside,
         cutoff_mass=cutoff_mass,
+        attributes=dict(attributes) if attributes else None,
+        data_sha256=data_sha256,
+        watermark=watermarks.write(storage, read_files) if read_files else None,
     )
     encoded = dataclasses.replace(encoded, indexes=indexes_of(encoded))
     write_encoded(storage, encoded)

@@ -134,9 +134,9 @@ class S3Files:
     def swap(self, path: str, data: bytes, tag: str) -> bool:
         return bool(self._run(self._put, path, data, {"IfMatch": tag}))
 
-    def walk(self, path: str) -> list[str]:
-        keys: set[str] = self._run(self._keys, path)
-        return below(keys, path)
+    def sizes(self, path: str) -> dict[str, int]:
+        found: dict[str, int] = self._run(self._sizes, path)
+        return {key: found[key] for key in below(found, path)}
 
     def list(self, path: str) -> list[str]:
         names: set[str] = self._run(self._names, path)
@@ -313,12 +313,12 @@ class S3Files:
             names |= {entry["Prefix"][len(folder) : -1] for entry in page.get("CommonPrefixes", [])}
         return names
 
-    async def _keys(self, path: str) -> set[str]:
-        """The keys below a folder, without the prefix of storage."""
+    async def _sizes(self, path: str) -> dict[str, int]:
+        """The bytes of each key below a folder, without the prefix of storage."""
         client = await self._client()
         folder, start = f"{self._key(path)}/".lstrip("/"), len(self._prefix and f"{self._prefix}/")
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder)
-        return {entry["Key"][start:] async for page in pages for entry in page.get("Contents", [])}
+        return {entry["Key"][start:]: entry["Size"] async for page in pages for entry in page.get("Contents", [])}
 
     def failure(self, error: Exception, path: str) -> RailsRayError:
         """The error for a failed request for `path`, in one sentence."""

@@ -125,6 +125,11 @@ class Table:
             )
         return alike[0] if alike else None
 
+    def types(self, columns: Columns, optional: Columns | None = None) -> Mapping[str, pa.DataType]:
+        """The types as which columns are read; optional ones only if a file has them. Raises what `batches` does, as
+        far as footers say it."""
+        return _Reading.of(self, columns, optional or {}).types
+
     def batches(
         self,
         columns: Columns,
@@ -314,7 +319,7 @@ class _Reading:
             raise ValueError(
                 f"column {self._shown(footer, column)} must {error.must}, got {error.got}{where}"
             ) from None
-        if pa.types.is_nested(wanted) or values.type == wanted:
+        if values.type == wanted or (pa.types.is_nested(wanted) and not pa.types.is_null(values.type)):
             return values
         try:
             return values.cast(wanted)
@@ -338,11 +343,12 @@ def _type_of(table: Table, footers: Sequence[Footer], column: str, kind: Kind) -
     Raises:
         ValueError: if a file has another kind, or files go together as no type.
     """
-    types = dict[pa.DataType, str]()
+    types, former = dict[pa.DataType, str](), None
     for footer in footers:
         name = table.column_in(footer, column)
-        if name is None:
+        if name is None or (name in footer.schema.names and footer.schema is former):
             continue
+        former = footer.schema
         if name in footer.schema.names:
             found = footer.schema.field(name)
             if not pa.types.is_null(found.type):

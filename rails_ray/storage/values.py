@@ -9,6 +9,7 @@
 | `TIME`     | timestamp[us], or int64 or float64   | timestamps, dates, strings of ISO 8601, or numbers of any unit  |
 | `INTEGERS` | a list of integers                   | lists of integers, whole floats and decimals                    |
 | `NUMBERS`  | a list of numbers                    | lists of floats, integers or decimals, tensors of one axis      |
+| `TEXTS`    | a list of what `TEXT` is read as     | lists of what `TEXT` takes                                      |
 | `IDS`      | a list of what `ID` is read as       | lists of what `ID` takes                                        |
 | `TIMES`    | a list of what `TIME` is read as     | lists of what `TIME` takes                                      |
 | `FLOATS`   | a large list of float32              | as `NUMBERS`                                                    |
@@ -106,10 +107,10 @@ def _integers(values: pa.Array, largest: pa.DataType) -> pa.Array | None:
     if pa.types.is_integer(kind):
         if kind != pa.uint64():
             return values.cast(pa.int64())
-        return values if largest == kind else _fitting(values, pa.int64())
+        return values if largest == kind else fitting(values, pa.int64())
     if pa.types.is_decimal(kind):
         is_large = largest == pa.uint64() and pc.max(values).as_py() is not None and pc.max(values).as_py() >= 2**63
-        return _fitting(values, pa.uint64() if is_large else pa.int64())
+        return fitting(values, pa.uint64() if is_large else pa.int64())
     if not pa.types.is_floating(kind):
         return None
     numbers = values.to_numpy(zero_copy_only=False)
@@ -125,7 +126,12 @@ def _integers(values: pa.Array, largest: pa.DataType) -> pa.Array | None:
     return pa.array(np.where(is_missing, 0, numbers).astype(np.int64), mask=is_missing)
 
 
-def _fitting(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def fitting(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Numbers as another type that holds them.
+
+    Raises:
+        BadValueError: if one does not fit.
+    """
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
@@ -259,10 +265,12 @@ INTEGERS = Kind("list of integers", _lists_of_integers, pa.list_(pa.int64()))
 NUMBERS = Kind("list of floats or list of integers", _lists_of_numbers, pa.list_(pa.float32()))
 FLOATS = Kind("list of floats", _lists_of_floats, pa.large_list(pa.float32()))
 VECTOR = Kind("list of floats or list of integers or list of lists of floats", _vectors, pa.list_(pa.float32()))
+TEXTS = Kind("list of strings", _lists_of(_texts), pa.list_(pa.string()))
 IDS = Kind("list of integers or list of strings", _lists_of(_ids), pa.list_(pa.int64()))
 TIMES = Kind("list of timestamps, dates, numbers or strings", _lists_of(_instants), pa.list_(pa.int64()))
 Columns = Mapping[str, Kind]
 """The kind of each column."""
+NO_COLUMNS: Columns = {}
 
 
 def common_type(types: Collection[pa.DataType]) -> pa.DataType | None:

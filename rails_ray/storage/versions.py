@@ -7,10 +7,8 @@ pointer holds the sha256 of its manifest, so that no other manifest can replace 
 """
 
 import dataclasses
-import getpass
 import io
 import json
-import platform
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,9 +19,11 @@ import pyarrow.parquet as pq
 
 from rails_ray import __version__
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
-from rails_ray.storage import manifest
+from rails_ray.storage import manifest, tags
+from rails_ray.storage.expiring import this_user
 from rails_ray.storage.filesystem import NAME, Storage, Tagged
-from rails_ray.storage.manifest import Encoded, Manifest, PartEntry, folder_of
+from rails_ray.storage.intents import intent
+from rails_ray.storage.manifest import Encoded, Manifest, PartEntry, folder_of, location
 
 CURRENT = "CURRENT"
 
@@ -64,14 +64,14 @@ def publish(
         StorageError: if the storage cannot guarantee that only one of two publishers wins.
     """
     storage.check_conditional()
-    before = storage.read_tagged(CURRENT)
-    manifest.check_rows(encoded)
-    files = encoded.entries
-    for done, entry in enumerate(files, start=1):
-        check_file(storage, encoded, entry)
-        on_file(done, len(files))
-    made = _made_to_exist(storage, described_as(encoded, created_at))
-    _point(storage, made, before)
+    with intent(storage, f"publish {encoded.version}", CURRENT) as before:
+        manifest.check_rows(encoded)
+        files = encoded.entries
+        for done, entry in enumerate(files, start=1):
+            check_file(storage, encoded, entry)
+            on_file(done, len(files))
+        made = _made_to_exist(storage, described_as(encoded, created_at))
+        _point(storage, made, before)
     return made
 
 
@@ -82,22 +82,21 @@ def described_as(encoded: Encoded, created_at: str, parent: str | None = None) -
         parent: the version that it began from, if any.
     """
     fields = {field.name: getattr(encoded, field.name) for field in dataclasses.fields(Encoded)}
-    return Manifest(**fields, created_at=created_at, parent=parent, published_by=_publisher(), made_by=__version__)
+    return Manifest(**fields, created_at=created_at, parent=parent, published_by=this_user(), made_by=__version__)
 
 
-def _publisher() -> str | None:
-    """User and machine, as far as the machine says."""
-    with suppress(OSError, KeyError, ImportError):  # a user without an entry, or a system without users
-        return f"{getpass.getuser()}@{platform.node()}"
-    return None
-
-
-def publish_change(storage: Storage, made: Manifest, before: Tagged | None) -> Manifest:
+def publish_change(
+    storage: Storage,
+    made: Manifest,
+    before: Tagged | None,
+    approve: Callable[[Manifest], None] = lambda made: None,
+) -> Manifest:
     """Write the manifest of a version that shares files with its parent, and make it current. Files that the parent has
     are not read again.
 
     Args:
-        before: the pointer as it was when the parent was read.
+        before: the pointer as it was when the parent was read, inside an `intent`.
+        approve: called once the version can be opened by its name, and before it is current; raises if it must not be.
 
     Raises:
         DamagedError: if a file of its own is missing or changed, or an item row is missing or occurs twice.
@@ -106,11 +105,12 @@ def publish_change(storage: Storage, made: Manifest, before: Tagged | None) -> M
     manifest.check_rows(made)
     assert made.parent is not None
     parent = manifest.read(storage, made.parent)
-    shared = {entry.path for entry in parent.entries}
+    shared = {location(parent.home, entry) for entry in parent.entries}
     for entry in made.entries:
-        if entry.path not in shared:
+        if location(made.home, entry) not in shared:
             check_file(storage, made, entry)
     storage.create(f"{folder_of(made.version)}/manifest.json", manifest.to_json(made))
+    approve(made)
     _point(storage, made, before)
     return made
 
@@ -138,7 +138,7 @@ def rollback(storage: Storage, version: str | None = None) -> Manifest:
     """Make an earlier version current again, by one write.
 
     Args:
-        version: a published version; by default the one that was current before.
+        version: a published version or its tag; by default the one that was current before.
 
     Raises:
         NotFoundError: if there is no such version.
@@ -146,15 +146,28 @@ def rollback(storage: Storage, version: str | None = None) -> Manifest:
         ConflictError: if another version was published in the meantime.
     """
     storage.check_conditional()
-    before = storage.read_tagged(CURRENT)
-    if version is None:
-        version = before and _pointer(storage, before).previous
+    with intent(storage, "rollback", CURRENT) as before:
         if version is None:
-            raise NotFoundError("a version must have been current before to roll back to it, got none: name one")
-    found = manifest.read(storage, version)
-    _check_named(storage, found, _pointer_if_whole(storage, before))
-    _point(storage, found, before)
+            version = before and _pointer(storage, before).previous
+            if version is None:
+                raise NotFoundError("a version must have been current before to roll back to it, got none: name one")
+        found = manifest.read(storage, tags.resolved(storage, version))
+        _check_named(storage, found, _pointer_if_whole(storage, before))
+        _point(storage, found, before)
     return found
+
+
+def renew_pointer(storage: Storage) -> None:
+    """Write the pointer anew with the same meaning, so that nobody replaces it who read it before.
+
+    Raises:
+        NotFoundError: if nothing was published.
+        DamagedError: if the pointer cannot be read.
+    """
+    before = _read_pointer(storage)
+    pointer = {**_pointer(storage, before)._asdict(), "nonce": uuid.uuid4().hex}
+    with suppress(ConflictError):  # someone else replaced it, which does the same
+        storage.swap(CURRENT, json.dumps(pointer).encode(), before.tag)
 
 
 def _point(storage: Storage, made: Manifest, before: Tagged | None) -> None:
@@ -185,18 +198,24 @@ def current_version(storage: Storage) -> str:
     NotFoundError: if nothing was published.
     DamagedError: if the pointer cannot be read.
     """
-    return _read_pointer(storage).version
+    return read_pointer(storage).version
 
 
-def _read_pointer(storage: Storage) -> Pointer:
-    """Raises:
+def read_pointer(storage: Storage) -> Pointer:
+    """Which version is current, and which was before.
+
+    Raises:
     NotFoundError: if nothing was published.
     DamagedError: if the pointer cannot be read.
     """
+    return _pointer(storage, _read_pointer(storage))
+
+
+def _read_pointer(storage: Storage) -> Tagged:
     found = storage.read_tagged(CURRENT)
     if found is None:
         raise NotFoundError(f"storage must hold a published version, got none in {storage}: run `rails-ray publish`")
-    return _pointer(storage, found)
+    return found
 
 
 def _pointer(storage: Storage, found: Tagged) -> Pointer:
@@ -231,18 +250,18 @@ def _check_named(storage: Storage, found: Manifest, pointed: Pointer | None) -> 
 
 
 def read_manifest(storage: Storage, version: str | None = None) -> Manifest:
-    """The manifest of a version, or of the current one.
+    """The manifest of a version, which a tag may name, or of the current one.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if the manifest is damaged, or is not the one that the pointer names.
     """
     if version is None:
-        pointed = _read_pointer(storage)
+        pointed = read_pointer(storage)
         found = manifest.read(storage, pointed.version)
         _check_named(storage, found, pointed)
     else:
-        found = manifest.read(storage, version)
+        found = manifest.read(storage, tags.resolved(storage, version))
         _check_named(storage, found, _pointer_if_whole(storage, storage.read_tagged(CURRENT)))
     return found
 
@@ -270,12 +289,13 @@ def read_described(storage: Storage, version: str | None = None) -> Encoded:
 
 
 def listed(storage: Storage) -> list[Listed]:
-    """All versions, published or not, sorted by name."""
+    """All versions, published or not, sorted by name, without folders that hold no record of one."""
     pointed = _pointer_if_whole(storage, storage.read_tagged(CURRENT))
-    return [_listed(storage, name, pointed) for name in storage.list("versions") if NAME.fullmatch(name)]
+    found = (_listed(storage, name, pointed) for name in storage.list("versions") if NAME.fullmatch(name))
+    return [own for own in found if own is not None]
 
 
-def _listed(storage: Storage, version: str, pointed: Pointer | None) -> Listed:
+def _listed(storage: Storage, version: str, pointed: Pointer | None) -> Listed | None:
     folder = folder_of(version)
     try:
         if storage.exists(f"{folder}/manifest.json"):
@@ -286,7 +306,7 @@ def _listed(storage: Storage, version: str, pointed: Pointer | None) -> Listed:
             return Listed(version, "encoded", manifest.read_encoded(storage, version))
     except DamagedError:
         return Listed(version, "damaged", None)
-    return Listed(version, "encoding", None)
+    return Listed(version, "encoding", None) if storage.exists(f"{folder}/begun.json") else None
 
 
 def damages(storage: Storage, described: Encoded) -> Iterator[str | None]:

@@ -1,10 +1,15 @@
 """`rails-ray query`: what it asks for, and how it prints what a server answered."""
 
+from pathlib import Path
+
 import pytest
 
-from rails_ray.cli.main import parse
-from rails_ray.cli.query import Query, typed
-from rails_ray.serving import client
+from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main, parse
+from rails_ray.cli.query import Query, read_filter, typed
+from rails_ray.serving import client, local
+from rails_ray.storage.filesystem import Storage
+from support.attributes import random_items, with_attributes
+from support.examples import publish_here
 from support.responses import search_response
 
 
@@ -61,3 +66,27 @@ def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None
         Query(features=("17:1", "017:2")).queries({})
     with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
         Query(embedding=(1.0, float("inf"))).queries({})
+
+
+def test_a_filter_in_json() -> None:
+    command = parse(["query", "red", "--filter", '{"price": {"$lt": 20}}', "--fields", "price", "lang"])
+    assert isinstance(command, Query)
+    assert read_filter(command.filter) == {"price": {"$lt": 20}}
+    assert (command.fields, read_filter(None)) == (("price", "lang"), None)
+    with pytest.raises(ValueError, match=r"--filter must be JSON, such as .*, got 'price < 3': Expecting value"):
+        read_filter("price < 3")
+
+
+def test_a_filter_and_attributes_in_a_search_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publish_here(tmp_path)
+    items = random_items(60)
+    with_attributes(Storage(str(tmp_path)), items)
+    words = ["--filter", '{"year": {"$gt": 2010}, "tags": "a"}', "--fields", "year", "tags", "--storage", str(tmp_path)]
+    assert main(["query", "red", "--local", *words]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    [found] = local.open(str(tmp_path)).search(["red"], k=4, filter={"year": {"$gt": 2010}, "tags": "a"}).results
+    for item, score in zip(found.items, found.scores, strict=True):
+        own = items[int(item.removeprefix("item-"))]
+        assert f"{item} {score:.2f}; year {own['year']}; tags {', '.join(own['tags'])}" in printed
+    assert main(["query", "red", "--local", "--filter", '{"size": 1}', "--storage", str(tmp_path)]) == EXIT_BAD_ARGUMENT
+    assert "filter must name attributes of the version" in " ".join(capsys.readouterr().err.split())

@@ -15,7 +15,7 @@ from rails_ray.modules.similarities.mol import MixtureOfLogits
 from rails_ray.modules.similarities.states import map_tensors, take
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Exclusions
-from rails_ray.search.methods import Retriever
+from rails_ray.search.methods import ExactSearch, Retriever
 from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, sharp_mixture, small_mixture
@@ -130,6 +130,26 @@ def test_any_mask_hides_what_pairs_hide(
         return
     by_bitmap, by_pairs = (searcher.log_sum_exp(query, beta_logit, mask) for mask in (bitmap, Exclusions.of(hidden)))
     assert torch.equal(by_bitmap, by_pairs)
+
+
+@each([("components", ""), ("quantized", ""), ("beside vectors", ""), ("codes", ""), ("terms", "")])
+@tried(40)
+@given(a_shape, st.data())
+def test_some_items_are_searched_as_if_there_were_no_others(
+    named: Named, shape: tuple[int, int, int], data: st.DataObject
+) -> None:
+    searchable_of, items, query, scores = exact_case(named, *shape)
+    rows = sorted(data.draw(st.sets(st.integers(0, len(items) - 1), min_size=1)))
+    ask = drawn(data, [[own[row] for row in rows] for own in scores])
+    spec, searcher = wanted_of(ask), searchable_of(items)
+    some = searcher.some(torch.tensor(rows))
+    assert isinstance(some, ExactSearch)
+    assert some.is_exact
+    assert_oracle(some.search(query, spec), [[own[row] for row in rows] for own in scores], spec, ask[3])
+    if named[0] == "terms":  # which no softmax trains
+        return
+    others = Exclusions.of([[row for row in range(len(items)) if row not in rows]] * len(query))
+    torch.testing.assert_close(some.log_sum_exp(query, beta_logit), searcher.log_sum_exp(query, beta_logit, others))
 
 
 @any_method

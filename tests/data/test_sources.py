@@ -178,7 +178,10 @@ def test_columns_that_are_not_used_are_named_once_for_each_table(tmp_path: Path)
     for read in (FORMS["text"].read, FORMS["text"].corpus):
         read(sources)
         sources.note_unused()
-    assert sources.notes == ["items: brand, price are not stored", "queries: lang is not stored"]
+    assert sources.notes == [
+        "items: brand (string), price (float) are not stored: --data.attributes brand,price stores them",
+        "queries: lang is not stored",
+    ]
     config = RunConfig(name="words", data=DataConfig(folder=str(tmp_path)), family=Bm25Config())
     assert read_data(config, Storage(str(tmp_path / "storage"))).notes == tuple(sources.notes)
     assert read_corpus(config, Storage(str(tmp_path / "storage"))).notes == tuple(sources.notes[:1])
@@ -186,7 +189,8 @@ def test_columns_that_are_not_used_are_named_once_for_each_table(tmp_path: Path)
     wide = write(tmp_path, items=many)
     FORMS["text"].corpus(wide)
     wide.note_unused()
-    assert wide.notes[0].endswith("column-8, column-9 and 2 more are not stored")
+    names = ",".join(f"column-{number}" for number in range(10))
+    assert wide.notes[0].endswith(f"column-9 (int) and 2 more are not stored: --data.attributes {names} stores them")
 
 
 def test_vectors_that_are_read_are_used(tmp_path: Path) -> None:

@@ -135,7 +135,8 @@ def test_a_command_says_each_note_once(vectors: Path, tmp_path: Path, caplog: py
     for storage in ("a", "b"):  # and again by the next command
         caplog.clear()
         assert encode_vectors(tmp_path / storage, vectors, "--zero-vectors", "keep") == 0
-        assert caplog.messages.count("items: price is not stored") == 1
+        sentence = "items: price (float) is not stored: --data.attributes price stores it"
+        assert caplog.messages.count(sentence) == 1
 
 
 def test_the_next_command_can_be_copied(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

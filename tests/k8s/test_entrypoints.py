@@ -22,6 +22,17 @@ def test_every_entrypoint_is_a_command_of_ours(name: str) -> None:
         assert job["spec"]["entrypointNumCpus"] >= 1, "the head has no CPUs for a driver"
 
 
+@every_folder
+def test_a_refresh_is_a_command_of_ours(name: str) -> None:
+    [job] = of_kind(name, "RayCronJob")
+    template = job["spec"]["jobTemplate"]
+    command = parsed(template["entrypoint"])
+    assert command.storage.startswith("s3://")
+    assert command.folder.startswith("s3://")
+    assert template["entrypointNumCpus"] >= 1
+    assert template["clusterSelector"] == {"ray.io/cluster": "rails-ray-batch"}
+
+
 @pytest.mark.parametrize(
     ("flag", "other"),
     [("--workers", "--num-workers"), ("--run", "--run-id"), ("--shards", "--parts"), ("--max-drop", "--drop")],

@@ -31,6 +31,7 @@ def test_an_overlay_holds_what_serving_and_training_take(overlay: str) -> None:
         ("RayCluster", "rails-ray-batch"),
         ("RayJob", "rails-ray-pipeline"),
         ("RayJob", "rails-ray-training"),
+        ("RayCronJob", "rails-ray-refresh"),
         ("RayService", "rails-ray"),
         ("StatefulSet", "rails-ray-redis"),
         ("PodDisruptionBudget", "rails-ray-serving"),
@@ -45,7 +46,7 @@ def test_all_objects_are_of_our_namespace_and_of_a_component(overlay: str) -> No
     for manifest in rendered(overlay):
         assert manifest["metadata"].get("namespace", "rails-ray") == "rails-ray", named(manifest)
         component = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
-        assert component in {"platform", "batch", "pipeline", "training", "serving"}, named(manifest)
+        assert component in {"platform", "batch", "pipeline", "training", "refresh", "serving"}, named(manifest)
 
 
 def test_overlays_differ_in_profile_alone() -> None:
@@ -57,7 +58,7 @@ def test_overlays_differ_in_profile_alone() -> None:
 @every_folder
 def test_kuberays_kinds_are_valid(name: str) -> None:
     manifests = of_kind(name, *CRDS)
-    assert len(manifests) == 4
+    assert len(manifests) == 5
     for manifest in manifests:
         assert errors(manifest) == [], named(manifest)
 

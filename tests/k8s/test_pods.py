@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rails_ray.serving.http.keys import Key
-from support.kuberay import CRDS, REPOSITORY, Object, Pod, cluster_of, groups
+from support.kuberay import CLUSTER, REPOSITORY, Object, Pod, cluster_of, groups
 from support.manifests import (
     K8S,
     all_pods,
@@ -48,7 +48,7 @@ def test_no_container_runs_as_root_or_gains_rights(name: str) -> None:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }, (pod.of, container["name"])
-    for manifest in of_kind(name, *CRDS):
+    for manifest in of_kind(name, *CLUSTER):
         autoscaler = cluster_of(manifest)["autoscalerOptions"]["securityContext"]
         assert autoscaler["runAsNonRoot"], named(manifest)
         assert autoscaler["readOnlyRootFilesystem"], named(manifest)
@@ -87,7 +87,7 @@ def test_every_container_has_requests_and_limits(name: str) -> None:
 
 @every_folder
 def test_every_cluster_asks_for_tokens(name: str) -> None:
-    for manifest in of_kind(name, *CRDS):
+    for manifest in of_kind(name, *CLUSTER):
         options = cluster_of(manifest)["authOptions"]
         assert options["mode"] == "token"
         assert "auth_token" in secret_keys()[options["secretName"]]
@@ -216,7 +216,7 @@ def test_serving_has_serves_settings_on_every_machine(overlay: str) -> None:
 @every_overlay
 def test_a_pod_that_ends_has_time_to_drain(overlay: str) -> None:
     """Ray drains, then replicas end what they have (Serve's default is 20 s), then there is some room."""
-    for manifest in of_kind(overlay, *CRDS):
+    for manifest in of_kind(overlay, *CLUSTER):
         for _, group in groups(cluster_of(manifest)):
             spec = group["template"]["spec"]
             env = {entry["name"]: entry["value"] for entry in spec["containers"][0]["env"]}
@@ -227,7 +227,7 @@ def test_a_pod_that_ends_has_time_to_drain(overlay: str) -> None:
 
 @every_overlay
 def test_heads_run_no_work_and_take_no_requests(overlay: str) -> None:
-    for manifest in of_kind(overlay, *CRDS):
+    for manifest in of_kind(overlay, *CLUSTER):
         assert cluster_of(manifest)["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0", named(manifest)
     assert the(overlay, "RayService", "rails-ray")["spec"]["excludeHeadPodFromServeSvc"] is True
 

@@ -37,6 +37,8 @@ def root(tmp_path: Path) -> Path:
     """Storage with an untrained run `r` on a folder of data, whose items are in seven files."""
     folder = write_text_data(tmp_path / "data")
     items = pq.read_table(folder / "items.parquet")
+    items = items.append_column("rank", pa.array([None, *range(NUM_ITEMS - 1)]))
+    items = items.append_column("tags", pa.array([["a", "b"][: row % 3] for row in range(NUM_ITEMS)]))
     (folder / "items.parquet").unlink()
     (folder / "items").mkdir()
     for number, first in enumerate(range(0, NUM_ITEMS, 9)):
@@ -62,15 +64,18 @@ def test_files_and_row_groups_make_no_difference(root: Path, tmp_path: Path) -> 
     data = DataConfig(folder=str(tmp_path / "data"), items=str(tmp_path / "whole.parquet"))
     second = on_ray.encode(str(root), "r", version="v2", num_shards=2, part_items=7, data=data)
     assert [part.sha256 for part in second.parts] == [part.sha256 for part in first.parts]
-    assert len(Storage(str(root)).list("objects")) == len(first.parts)
+    num_watermarks = 2  # each names the files that its version has read
+    assert len(Storage(str(root)).list("objects")) == len(first.parts) + num_watermarks
 
 
 @pytest.mark.parametrize("stored", [{}, {"index": HnswConfig(M=8), "index_of": "average"}], ids=["plain", "hnsw"])
 def test_one_process_writes_the_bytes_of_a_cluster(root: Path, stored: dict[str, Any]) -> None:
-    on_cluster = on_ray.encode(str(root), "r", version="v1", part_items=7, num_workers=2, stored=stored)
-    options = EncodeOptions(version="v2", part_items=7, stored=stored)
+    data = DataConfig(attributes=("rank", "tags"))
+    on_cluster = on_ray.encode(str(root), "r", version="v1", part_items=7, num_workers=2, stored=stored, data=data)
+    options = EncodeOptions(version="v2", part_items=7, stored=stored, data=data)
     here = encoding.encode(InProcess(), str(root), "r", options)
     assert here.parts == on_cluster.parts
+    assert here.attributes == on_cluster.attributes == {"rank": "int", "tags": "strings"}
     assert here.indexes == on_cluster.indexes
 
 

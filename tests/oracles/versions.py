@@ -21,3 +21,17 @@ def churn(first: Sequence[Sequence[Hashable]], second: Sequence[Sequence[Hashabl
         longer = max(len(former[:k]), len(latter[:k]))
         overlaps.append(sum(own in latter[:k] for own in former[:k]) / longer if longer else 1.0)
     return 1 - sum(overlaps) / len(overlaps)
+
+
+def files_named(value: Any, folder: str) -> set[str]:
+    """Every `path` in a record that was read as JSON, from the root of the storage; `folder` holds those that no object
+    is."""
+    found = set[str]()
+    if isinstance(value, dict):
+        if isinstance(path := value.get("path"), str):
+            found.add(path if path.startswith("objects/") else f"{folder}/{path}")
+        value = list(value.values())
+    if isinstance(value, list):
+        for own in value:
+            found |= files_named(own, folder)
+    return found

@@ -23,7 +23,7 @@ def planned(normaliser: np.ndarray | None) -> tuple[str, Any]:
 
 
 def rounds(*, needs_normaliser: bool) -> Rounds[tuple[str, Any, list[Any]]]:
-    return search_rounds(QUERY, EXCLUDE, planned, softmax_factor=2.5 if needs_normaliser else None)
+    return search_rounds(QUERY, EXCLUDE, planned, softmax_factor=2.5 if needs_normaliser else None, scope="scope")
 
 
 def carried_out(of: Rounds[Any], *sent: Sequence[Any]) -> tuple[list[AskShards], Any]:
@@ -45,7 +45,10 @@ def test_one_round() -> None:
 def test_two_rounds() -> None:
     asked, value = carried_out(rounds(needs_normaliser=True), SUMS, ["left", "right"])
     normaliser = log_normaliser(SUMS).tolist()
-    assert asked == [AskShards("log_sum_exp", (QUERY, EXCLUDE, 2.5)), AskShards("search", (QUERY, normaliser, EXCLUDE))]
+    assert asked == [
+        AskShards("log_sum_exp", (QUERY, EXCLUDE, 2.5, "scope")),
+        AskShards("search", (QUERY, normaliser, EXCLUDE)),
+    ]
     assert value == ("policy", normaliser, ["left", "right"])
 
 

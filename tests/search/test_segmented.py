@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.similarities.states import AnyItems, map_tensors
-from rails_ray.search.masks import Remaining
+from rails_ray.search.masks import Exclusions, Remaining
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.segmented import Segmented
 from rails_ray.search.spec import SearchSpec
@@ -69,6 +69,20 @@ def test_the_softmax_adds_up(at: list[int], is_left: list[bool]) -> None:
     mask = Remaining.of(torch.tensor(is_left), [[]] * NUM_QUERIES)
     both = searchable_of(items), in_segments(searchable_of, items, at)
     torch.testing.assert_close(*(searcher.log_sum_exp(query, beta_logit, mask) for searcher in both))
+
+
+@each([(kind, "brute_force") for kind in ("components", "quantized", "codes")])
+@tried(30)
+@given(cuts, st.sets(st.integers(0, NUM_ITEMS - 1), min_size=1), st.integers(0, NUM_ITEMS - 1))
+def test_some_items_of_all_segments(named: Named, at: list[int], some: set[int], excluded: int) -> None:
+    searchable_of, items, query, _ = exact_case(named, NUM_QUERIES, NUM_ITEMS, 0)
+    both, rows = (searchable_of(items), in_segments(searchable_of, items, at)), torch.tensor(sorted(some))
+    mask = Exclusions.of([[excluded % len(rows)], [], []])
+    expected, found = (searcher.some(rows).search(query, SearchSpec(7, mask=mask)) for searcher in both)
+    for line, num in enumerate(expected.num_found().tolist()):
+        assert found.item_rows[line, :num].tolist() == expected.item_rows[line, :num].tolist()
+    assert torch.equal(found.num_found(), expected.num_found())
+    torch.testing.assert_close(*(searcher.some(rows).log_sum_exp(query, beta_logit, mask) for searcher in both))
 
 
 @given(cuts, st.permutations(range(NUM_ITEMS)), st.integers(0, NUM_ITEMS))

@@ -28,6 +28,8 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last, zero_rows
 from rails_ray.serving.shard_search import ShardRequest, ShardSearch
 from rails_ray.storage.ids import ItemIds
+from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.parquet import StateEntry
 from rails_ray.training.evaluation.ranking import rank_all
 from support.examples import small_vector_config
 from support.faiss_indexes import KINDS, opened
@@ -77,7 +79,20 @@ def shard_of(kind: str, index: IndexConfig, items: Any) -> tuple[ShardSearch, An
     version: Any = SimpleNamespace(
         similarity=similarity,
         family=family,
-        shard=lambda number, num: Items(0, ItemIds(range(NUM_ITEMS)), None, state),
+        described=Encoded(
+            version="v",
+            run="r",
+            num_items=NUM_ITEMS,
+            shard_items=[NUM_ITEMS],
+            query={},
+            columns={},
+            state=StateEntry(kind=state.kind, shapes={}, dtypes={}),
+            parts=[],
+            files=[],
+            cutoff_mass=None,
+        ),
+        base=lambda number, num: Items(0, ItemIds(range(NUM_ITEMS)), None, state),
+        later=lambda number, num: None,
         indexes=lambda number, device: built,
     )
     return ShardSearch(version, 0), model

@@ -1,12 +1,16 @@
 """`rails-ray serve --single` as a process: what it says, whom it lets in, how it ends; and what it refuses."""
 
 import signal
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
 from rails_ray.cli.main import EXIT_INTERRUPTED, main
+from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.leases import readers
+from rails_ray.storage.versions import listed
 from support import processes
 from support.examples import publish_here
 from support.ports import free_port
@@ -39,8 +43,11 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         assert httpx.post(url, json=body).status_code == 401
         answer = httpx.post(url, json=body, headers={"authorization": f"Bearer {KEY}"})
         assert len(answer.json()["results"][0]["items"]) == 3
+        [version] = [own.version for own in listed(Storage(str(root)))]
+        assert readers(Storage(str(root)), time.time()) == ({version: 1}, [])
         process.send_signal(end)
         assert process.wait(30) == EXIT_INTERRUPTED
+        assert readers(Storage(str(root)), time.time()) == ({}, [])
         assert process.stderr is not None
         assert process.stderr.read() == "rails-ray: stopped\n"
     finally:

@@ -27,6 +27,8 @@ KINDS = [
     "s3 with a prefix",
     pytest.param("azure", marks=needs_azurite),
     pytest.param("azure with a prefix", marks=needs_azurite),
+    "google",
+    "google with a prefix",
 ]
 
 

@@ -1,7 +1,6 @@
-"""Storage on Azure: what its server refuses, and a version from encoding to reading. What all storage does is in
-`test_filesystem`."""
+"""Storage on Azure and on Google Cloud: what a server refuses, and a version from encoding to reading. What all storage
+does is in `test_filesystem`."""
 
-import json
 import multiprocessing
 from pathlib import Path
 
@@ -14,12 +13,13 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.azure_server import needs_azurite, use_azure
 from support.examples import encode
+from support.google_server import use_google
 from support.ports import free_port
 
 
-@pytest.fixture
-def storage(azure: str) -> Storage:
-    return Storage(azure)
+@pytest.fixture(params=[pytest.param("azure", marks=needs_azurite), "google"])
+def storage(request: pytest.FixtureRequest) -> Storage:
+    return Storage(request.getfixturevalue(request.param))
 
 
 @pytest.fixture
@@ -29,7 +29,6 @@ def few_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(object_store.RETRIES, "max_retries", 1)
 
 
-@needs_azurite
 def test_a_version_is_published_and_read(storage: Storage) -> None:
     storage.check_conditional()
     versions.publish(storage, encode(storage, "v1", [2, 2]), "now")
@@ -77,7 +76,6 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, few_retries
         Storage("az://cont").write("a", b"1")
 
 
-@needs_azurite
 def test_a_file_that_changes_while_it_is_read(storage: Storage) -> None:
     storage.write("a", b"12345678")
     with storage.open("a") as opened:
@@ -87,17 +85,15 @@ def test_a_file_that_changes_while_it_is_read(storage: Storage) -> None:
             opened.file.read(4)
 
 
-@needs_azurite
 def test_a_large_file_is_sent_in_parts(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rails_ray.storage.object_store.BYTES_OF_PART", 2**20)
-    data = bytes(range(256)) * 2**14
+    monkeypatch.setattr("rails_ray.storage.object_store.BYTES_OF_PART", 5 * 2**20)
+    data = bytes(range(256)) * 2**16
     storage.write("a", data)
     assert storage.read("a") == data
     assert storage.copy("a", "b") == len(data)
     assert storage.read("b") == data
 
 
-@needs_azurite
 @pytest.mark.parametrize("name", ["a b", "100%", "a#b", "a+b", "ü", "[x]", "a&b=c"])
 def test_names_of_all_kinds(storage: Storage, name: str) -> None:
     storage.write(f"f/{name}", b"1")
@@ -112,7 +108,6 @@ def _read(root: str) -> str:
         return str(error)
 
 
-@needs_azurite
 def test_a_fork_is_refused(storage: Storage, tmp_path: Path) -> None:
     """The threads that carry out its requests are not there: it would wait for ever."""
     storage.write("a", b"1")
@@ -125,11 +120,7 @@ def test_a_fork_is_refused(storage: Storage, tmp_path: Path) -> None:
 
 
 def test_a_bucket_of_google_cloud_that_is_not_there(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """moto's server answers Google's requests for a bucket as Google does, and no others: its paths are encoded."""
-    account = {"gcs_base_url": s3_server, "disable_oauth": True} | dict.fromkeys(
-        ("client_email", "private_key", "private_key_id"), ""
-    )
-    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+    use_google(monkeypatch, s3_server)
     for call in (Storage("gs://nowhere/x").read, Storage("gs://nowhere/x").exists, Storage("gs://nowhere/x").list):
         with pytest.raises(NotFoundError, match=r"bucket 'nowhere' must exist for gs://nowhere/x\S*, got none: create"):
             call("a")

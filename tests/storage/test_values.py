@@ -2,9 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,58 +24,17 @@ from rails_ray.storage.values import (
     Kind,
     common_type,
 )
-
-Make = Callable[[list[Any]], pa.Array]
-
-
-def of_type(kind: pa.DataType) -> Make:
-    return lambda values: pa.array(values, kind)
-
-
-def decimals(kind: pa.DataType) -> Make:
-    return lambda values: pa.array([None if value is None else Decimal(value) for value in values], kind)
-
-
-def bytes_of(kind: pa.DataType) -> Make:
-    return lambda values: pa.array([None if value is None else value.encode() for value in values], kind)
-
-
-def dictionary(make: Make) -> Make:
-    return lambda values: make(values).dictionary_encode()
-
-
-def runs(make: Make) -> Make:
-    return lambda values: pa.compute.run_end_encode(make(values))
-
-
-def in_runs(values: pa.Array) -> pa.Array:
-    """An array of runs of one value each, which any type may have."""
-    return pa.RunEndEncodedArray.from_arrays(pa.array(range(1, len(values) + 1), pa.int64()), values)
-
-
-def sliced(make: Make) -> Make:
-    return lambda values: make([values[0] if values else None, *values])[1:]
-
-
-TEXTS: list[Make] = [
-    *map(of_type, (pa.string(), pa.large_string(), pa.string_view())),
-    *map(bytes_of, (pa.binary(), pa.large_binary(), pa.binary_view())),
-    dictionary(of_type(pa.string())),
-    dictionary(of_type(pa.large_string())),
-    runs(of_type(pa.string())),
-    runs(bytes_of(pa.large_binary())),
-    lambda values: in_runs(pa.array(values, pa.string()).dictionary_encode()),
-    lambda values: in_runs(pa.array(values, pa.string_view())),
-]
-INTEGER_MAKES: list[Make] = [
-    *map(of_type, (pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.uint32(), pa.int64())),
-    *map(of_type, (pa.float16(), pa.float32(), pa.float64())),
-    *map(decimals, (pa.decimal128(5, 0), pa.decimal128(38, 0), pa.decimal128(20, 4), pa.decimal256(60, 0))),
-    dictionary(of_type(pa.int32())),
-    runs(of_type(pa.uint16())),
-    runs(of_type(pa.float64())),
-]
-FLOAT_MAKES: list[Make] = [*map(of_type, (pa.float16(), pa.float32(), pa.float64(), pa.int16(), pa.uint64()))]
+from support.arrow_arrays import (
+    FLOAT_MAKES,
+    INTEGER_MAKES,
+    LIST_FORMS,
+    TEXT_MAKES,
+    Make,
+    bytes_of,
+    decimals,
+    lists_of,
+    sliced,
+)
 
 
 def id_of(array: pa.Array, value: str | None) -> str | None:
@@ -88,7 +45,7 @@ def id_of(array: pa.Array, value: str | None) -> str | None:
     return str(uuid.UUID(bytes=value.encode())) if is_uuid and value else value
 
 
-@given(st.lists(st.none() | st.text()), st.sampled_from(TEXTS), st.booleans())
+@given(st.lists(st.none() | st.text()), st.sampled_from(TEXT_MAKES), st.booleans())
 @example(values=["\x80" * 8], make=bytes_of(pa.binary()), is_sliced=False)
 def test_texts_of_any_type(values: list[str | None], make: Make, is_sliced: bool) -> None:
     array = (sliced(make) if is_sliced else make)(values)
@@ -109,32 +66,12 @@ def test_integers_of_any_type(values: list[int | None], make: Make, is_sliced: b
     assert NUMBER.read(array).to_pylist() == values
 
 
-def lists_of(values: list[list[float]], make: Make, form: str) -> pa.Array:
-    flat, width = make([number for row in values for number in row]), len(values[0])
-    starts = np.arange(len(values) + 1) * width
-    if form == "runs":
-        return in_runs(lists_of(values, make, "list"))
-    if form == "fixed":
-        return pa.FixedSizeListArray.from_arrays(flat, width)
-    if form == "view":
-        return pa.ListViewArray.from_arrays(pa.array(starts[:-1], pa.int32()), [width] * len(values), flat)
-    if form == "tensor":
-        return pa.ExtensionArray.from_storage(
-            pa.fixed_shape_tensor(flat.type, [width]), pa.FixedSizeListArray.from_arrays(flat, width)
-        )
-    kind = pa.ListArray if form == "list" else pa.LargeListArray
-    return kind.from_arrays(pa.array(starts, pa.int32() if form == "list" else pa.int64()), flat)
-
-
-FORMS = st.sampled_from(["list", "large", "fixed", "view", "tensor", "runs"])
-
-
 @given(
     st.integers(1, 4).flatmap(
         lambda width: st.lists(st.lists(st.integers(0, 9), min_size=width, max_size=width), min_size=1)
     ),
     st.sampled_from([*FLOAT_MAKES, decimals(pa.decimal128(10, 2))]),
-    FORMS,
+    st.sampled_from(LIST_FORMS),
 )
 def test_vectors_of_any_type(values: list[list[float]], make: Make, form: str) -> None:
     if form == "tensor" and pa.types.is_decimal(make([1]).type):

@@ -17,8 +17,14 @@ import yaml
 from jsonschema import Draft202012Validator
 
 REPOSITORY = Path(__file__).parents[2]
-CRDS = {"RayCluster": "rayclusters", "RayJob": "rayjobs", "RayService": "rayservices"}
-LONGEST_NAME = {"RayCluster": 53, "RayJob": 47, "RayService": 47}  # -serve-svc, and -xxxxx before it, are added
+CRDS = {
+    "RayCluster": "rayclusters",
+    "RayJob": "rayjobs",
+    "RayCronJob": "raycronjobs",
+    "RayService": "rayservices",
+}
+# -serve-svc, and -xxxxx before it, are added; a RayCronJob adds what tells its jobs apart.
+LONGEST_NAME = {"RayCluster": 53, "RayJob": 47, "RayCronJob": 35, "RayService": 47}
 KEPT = {"type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"}
 CLUSTER = {"RayCluster": "spec", "RayJob": "spec.rayClusterSpec", "RayService": "spec.rayClusterConfig"}
 Object = dict[str, Any]
@@ -54,6 +60,10 @@ def groups(cluster: Object) -> list[tuple[str, Object]]:
 def pods(manifest: Object) -> Iterator[Pod]:
     """The pods of a KubeRay object, with the labels that the operator adds (labelPod in common/pod.go)."""
     name = f"{manifest['kind']}/{manifest['metadata']['name']}"
+    if manifest["kind"] == "RayCronJob":
+        template = manifest["spec"]["jobTemplate"]["submitterPodTemplate"]
+        yield Pod(f"{name} submitter", template["metadata"]["labels"], template["spec"])
+        return
     for node_type, group in groups(cluster_of(manifest)):
         added = {"ray.io/node-type": node_type, "ray.io/group": group.get("groupName", "headgroup")}
         added |= {"ray.io/is-ray-node": "yes"}
@@ -116,7 +126,9 @@ def objections(manifest: Object) -> list[str]:
     said = []
     if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST_NAME[kind]:
         said.append(f"name must be a DNS-1035 label of at most {LONGEST_NAME[kind]} characters, got {name}")
-    if kind == "RayJob":
+    if kind == "RayCronJob":
+        spec = spec["jobTemplate"]
+    if kind in ("RayJob", "RayCronJob"):
         said += _of_job(spec)
     if kind == "RayService":
         said += _of_service(spec)

@@ -7,9 +7,10 @@
     items          item_id (distinct), title (string; may be left out)
     users          user_id (distinct); the table may be left out
 
-Further columns are named in a note. Interactions of an unknown item or user are left out, and counted. The corpus is
-the items with an interaction, in the order of their table. A user's interactions with equal positions stay in the order
-of the table. Without positions, timestamps order them; where there are both, timestamps may not go backwards.
+Further columns of items may be attributes; others are named in a note. Interactions of an unknown item or user are left
+out, and counted. The corpus is the items with an interaction, in the order of their table. A user's interactions with
+equal positions stay in the order of the table. Without positions, timestamps order them; where there are both,
+timestamps may not go backwards.
 
 Leave-one-out: "test" asks for a user's last item after all the others, "valid" for the item before it after all earlier
 ones, and training gets the rest. Users with fewer than 3 interactions are for training only.
@@ -40,7 +41,7 @@ from rails_ray.schema.times import UNKNOWN_TIME
 from rails_ray.storage.ids import ItemIds, keys_of
 from rails_ray.storage.manifest import HISTORIES, ITEMS, POPULAR
 from rails_ray.storage.parquet import read_plain, to_bytes
-from rails_ray.storage.rows import Rows, check_distinct
+from rails_ray.storage.rows import Rows, check_distinct, find_rows
 from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, REFERENCE, TIME, WEIGHT
 
 HELD_OUT = {"train": 2, "valid": 1, "test": 0}  # last items of a user that a split must not see
@@ -111,12 +112,10 @@ class HistoryForm:
         query = {"history": id_type(item_ids), "user_id": id_type(histories["user_id"])}
         tables = {ITEMS: pa.table({"item_id": item_ids}), HISTORIES: histories, POPULAR: popular_table(read)}
         files = {name: to_bytes(table) for name, table in tables.items()}
-        items = pa.table({"item_id": item_ids, "input": pa.array(read.item_inputs)})
-        return Corpus(
-            ListedItems(items if read.titles is None else items.append_column("title", read.titles.column)),
-            query,
-            files,
-        )
+        columns = {"item_id": item_ids, "input": pa.array(read.item_inputs)}
+        columns |= {} if read.titles is None else {"title": read.titles.column}
+        attributes = _attributes(sources, item_ids)
+        return Corpus(ListedItems(pa.table(columns | attributes), tuple(attributes)), query, files)
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> "HistoryReader":
         items, histories = (read_plain(io.BytesIO(read_file(name))) for name in (ITEMS, HISTORIES))
@@ -168,6 +167,17 @@ class HistoryReader:
 
     def example(self) -> dict[str, Any]:
         return {"history": [self.item_ids[0]]}
+
+
+def _attributes(sources: Sources, item_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+    """The attributes of a corpus, which may lack some items of their table."""
+    columns = sources.attribute_columns()
+    if not columns:
+        return {}
+    items = sources.read("items", {"item_id": ID}, columns)
+    corpus = Rows(pa.table({"item_id": item_ids}), items.files[:1], (len(item_ids),))
+    rows = pa.array(find_rows(corpus, items, "item_id"))
+    return {name: items[name].take(rows) for name in columns}
 
 
 def id_type(ids: pa.ChunkedArray) -> str:

@@ -7,10 +7,10 @@
                 or vector (list of numbers, of one length)
     relevance   query_id, item_id: this item answers this query
 
-Further columns are named in a note. The position of an item in its table is its item row, and all that some models read
-of it; the title, or else the text, is for people. An item may have several vectors of one width: a list of lists, or
-several columns. The indices of a query are distinct, from 0 on; a feature that it does not name is 0. Splits are as in
-`rails_ray.data.relevance`.
+Further columns of items may be attributes; others are named in a note. The position of an item in its table is its item
+row, and all that some models read of it; the title, or else the text, is for people. An item may have several vectors
+of one width: a list of lists, or several columns. The indices of a query are distinct, from 0 on; a feature that it
+does not name is 0. Splits are as in `rails_ray.data.relevance`.
 
 Axes: X items, Q queries, P vectors of an item, D width of a vector, M features of all queries together.
 """
@@ -43,7 +43,7 @@ from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.parquet_files import RowBatch
 from rails_ray.storage.rows import Rows, check_distinct
 from rails_ray.storage.tables import Table
-from rails_ray.storage.values import FILLED_TEXT, ID, INTEGERS, NUMBERS, TEXT, VECTOR, Kind
+from rails_ray.storage.values import FILLED_TEXT, ID, INTEGERS, NO_COLUMNS, NUMBERS, TEXT, VECTOR, Columns, Kind
 
 MOST_FEATURES = 2**24  # each has a row of weights in every chunk, 2 KB for a hidden layer of 512
 TABLES = "items, queries and relevance"
@@ -131,7 +131,7 @@ def corpus(
         NotFoundError: if there is no table of items.
         ValueError: if vectors of items have another shape.
     """
-    items = item_files(sources, vector_columns)
+    items = item_files(sources, vector_columns, sources.attribute_columns())
     if vector_columns and item_shape:
         found = (1, *_together(_shapes(items.table, vector_columns)))[-2:]
         if found != tuple(item_shape):
@@ -143,13 +143,13 @@ def corpus(
     return Corpus(items, query)
 
 
-def item_files(sources: Sources, vector_columns: Sequence[str]) -> ItemFiles:
-    """The items, with their vectors as inputs if columns are named."""
+def item_files(sources: Sources, vector_columns: Sequence[str], attributes: Columns = NO_COLUMNS) -> ItemFiles:
+    """The items, with their vectors as inputs if columns are named, and attributes."""
     columns = {"item_id": ID, **dict.fromkeys(vector_columns, VECTOR)}
     optional = {"title": FILLED_TEXT, "text": FILLED_TEXT}
     table = sources.open("items", {**columns, **optional})
     made = partial(_item, shapes=tuple(_shapes(table, vector_columns)))
-    return ItemFiles(table, columns, optional, made, sources.refuses_zeros)
+    return ItemFiles(table, columns, optional, made, sources.refuses_zeros, attributes)
 
 
 def mapped_vectors(table: Table, columns: Sequence[str], kind: Kind = VECTOR) -> NDArray[np.float32]:

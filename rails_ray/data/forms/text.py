@@ -4,8 +4,9 @@
     queries     query_id (integer or string, distinct), text (string), split ("train", "valid" or "test")
     relevance   query_id, item_id: this item answers this query
 
-Further columns are named in a note. The position of an item in its table is its item row. A title is read before the
-text. Queries that no item answers are left out. If no query is of split "valid", every tenth one of "train" is.
+Further columns of items may be attributes; others are named in a note. The position of an item in its table is its item
+row. A title is read before the text. Queries that no item answers are left out. If no query is of split "valid", every
+tenth one of "train" is.
 """
 
 from collections.abc import Callable, Collection
@@ -30,7 +31,7 @@ from rails_ray.schema.fields import check_text
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.parquet_files import RowBatch
 from rails_ray.storage.rows import check_distinct
-from rails_ray.storage.values import FILLED_TEXT, ID, TEXT
+from rails_ray.storage.values import FILLED_TEXT, ID, NO_COLUMNS, TEXT, Columns
 
 
 class TextForm:
@@ -58,7 +59,7 @@ class TextForm:
         )
 
     def corpus(self, sources: Sources) -> Corpus:
-        return Corpus(_items(sources), {"text": "string"}, has_texts=True)
+        return Corpus(_items(sources, sources.attribute_columns()), {"text": "string"}, has_texts=True)
 
     def reader(self, model: Model, read_file: Callable[[str], bytes]) -> "TextReader":
         return TextReader(model)
@@ -88,9 +89,10 @@ class TextReader:
         return {"text": "health"}
 
 
-def _items(sources: Sources) -> ItemFiles:
+def _items(sources: Sources, attributes: Columns = NO_COLUMNS) -> ItemFiles:
     columns, optional = {"item_id": ID, "text": FILLED_TEXT}, {"title": FILLED_TEXT}
-    return ItemFiles(sources.open("items", {**columns, **optional}), columns, optional, _with_input)
+    table = sources.open("items", {**columns, **optional})
+    return ItemFiles(table, columns, optional, _with_input, attributes=attributes)
 
 
 def _with_input(batch: RowBatch) -> pa.Table:

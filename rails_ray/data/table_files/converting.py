@@ -17,7 +17,7 @@ from rails_ray.storage.parquet import to_bytes
 from rails_ray.storage.tables import Table
 
 READ = "read.json"  # says that all tables of a data set are written, and what was left out of them
-READER = "2"  # changes when files are read in another way
+READER = "3"  # changes when files are read in another way
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,22 @@ class Converter:
             raise ValueError(f"{place} must be one table, got {', '.join(found[:3])}: name one of them as its place")
         return self._converted(storage, found, texts, name) if found else None
 
-    def data_set(self, folder: str) -> dict[str, Table]:
+    def data_set(self, folder: str, texts: Collection[str] = ()) -> dict[str, Table]:
         """The tables of a folder that another tool has written, by name; none if it is of no known format.
+
+        Args:
+            texts: columns of items that are texts, whatever they hold.
 
         Raises:
             ValueError: if a file is not of its format.
         """
         storage = Storage(folder)
-        known = Folder(storage, tuple(storage.walk("")))
+        known = Folder(storage, tuple(storage.walk("")), tuple(texts))
         found = data_sets.format_of(known)
         if found is None:
             return {}
         own, files = found
-        target = f"tables-{_digest(storage, files, [own.name])}"
+        target = f"tables-{_digest(storage, files, [own.name, *sorted(texts)])}"
         home = Storage(self.cache or _folder_of_process())
         marker = f"{target}/{READ}"
         if not home.exists(marker):

@@ -7,14 +7,16 @@
 | MovieLens | `ratings.dat` and `movies.dat` (`::`), `ratings.csv` and `movies.csv`, or `u.data` and `u.item`        |
 | sequences | one `.txt`: a user and their items in time order in each line, all without spaces                      |
 
-A data set without a table of items has those that interactions name, in the order in which they first occur.
+A data set without a table of items has those that interactions name, in the order in which they first occur. Items
+keep their other columns, of which `--data.attributes` stores some: of BEIR those that are no objects, of RecBole all,
+of MovieLens the genres.
 
 Source: https://github.com/beir-cellar/beir, https://recbole.io/docs/user_guide/data/atomic_files.html,
 https://grouplens.org/datasets/movielens.
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,11 +34,13 @@ COMPRESSED = ("", ".gz", ".bz2", ".zst")
 class Folder:
     """The files of a folder.
 
+    texts: columns of items that are texts, whatever they hold.
     notes: what its format left out.
     """
 
     storage: Storage
     paths: tuple[str, ...]
+    texts: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     def name(self, path: str) -> str:
@@ -82,7 +86,8 @@ def _beir_files(folder: Folder) -> tuple[str, ...] | None:
 def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     corpus, *others = files
     items = json_lines(opened(folder.storage, corpus), folder.name(corpus))
-    found = {"items": renamed(items, {"_id": "item_id", "title": "title", "text": "text"})}
+    kept = [field.name for field in items.schema if _is_plain(field.type) and field.name not in ("_id", "item_id")]
+    found = {"items": renamed(items, {"_id": "item_id", **dict(zip(kept, kept, strict=True))})}
     qrels = [path for path in others if path.startswith("qrels/")]
     if not qrels or len(qrels) == len(others):
         return found
@@ -118,6 +123,11 @@ def _beir(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     return found
 
 
+def _is_plain(kind: pa.DataType) -> bool:
+    """Decide whether values are no objects, nor lists of them: Parquet has no objects without fields."""
+    return not pa.types.is_nested(kind) or (pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type))
+
+
 def _split_of(folder: Folder, path: str) -> str:
     """The split of a file of pairs; of a query in several files that of the last split counts.
 
@@ -150,19 +160,28 @@ def _recbole(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
                 f"{folder.name(path)} must name a type behind each column, such as item_id:token, got "
                 f"{', '.join(table.column_names)}"
             )
-        columns = zip(kinds.items(), table.columns, strict=True)
         name = {".inter": "interactions", ".item": "items", ".user": "users"}[path[path.rindex(".") :]]
-        found[name] = pa.table({column: _of_kind(values, kind) for (column, kind), values in columns})
+        columns = dict[str, pa.ChunkedArray]()
+        for (column, kind), values in zip(kinds.items(), table.columns, strict=True):
+            is_text = name != "items" or column in folder.texts or column.endswith(TITLES)
+            columns[column] = _of_kind(values, "text" if is_text and kind == "token_seq" else kind)
+        found[name] = pa.table(columns)
     if "items" in found and "title" not in found["items"].column_names:
-        titles = [name for name in found["items"].column_names if name.endswith(("title", "name"))]
+        titles = [name for name in found["items"].column_names if name.endswith(TITLES)]
         if titles:
             found["items"] = found["items"].append_column("title", found["items"][titles[0]].cast(pa.large_string()))
     return _with_items(found)
 
 
+TITLES = ("title", "name")  # endings of names of columns of RecBole that have the items' titles
+
+
 def _of_kind(values: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    """The values of RecBole's types; of any other they are texts."""
     if kind == "token":
         return typed(values) if pc.all(pc.match_substring_regex(values.drop_null(), r"^-?\d+$")).as_py() else values
+    if kind == "token_seq":
+        return pc.split_pattern(values, " ")
     if kind == "float":
         return values.cast(pa.float64())
     if kind == "float_seq":
@@ -175,7 +194,11 @@ MOVIELENS = {  # the file of ratings: how it is delimited and encoded, and the f
     "ratings.csv": (",", "utf-8", "movies.csv"),
     "u.data": ("\t", "latin-1", "u.item"),
 }
-RATINGS, MOVIES = ["user_id", "item_id", "rating", "timestamp"], ["item_id", "title"]
+RATINGS = ["user_id", "item_id", "rating", "timestamp"]
+GENRES = (  # of u.item, each a column of 0 and 1 from the sixth on
+    *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama"),
+    *("Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
+)
 
 
 def _movielens_files(folder: Folder) -> tuple[str, ...] | None:
@@ -188,27 +211,38 @@ def _movielens_files(folder: Folder) -> tuple[str, ...] | None:
 def _movielens(folder: Folder, files: tuple[str, ...]) -> dict[str, pa.Table]:
     delimiter, encoding, _ = MOVIELENS[files[0]]
     if delimiter == ",":
-        ratings, *movies = (delimited(opened(folder.storage, path), folder.name(path), ",") for path in files)
+        ratings, *tables = (delimited(opened(folder.storage, path), folder.name(path), ",") for path in files)
+        rows = [list(row.values()) for table in tables for row in table.to_pylist()]
     else:
         ratings = folder.read(files[0], delimiter, RATINGS, encoding)
-        movies = [_lines(folder, path, "|" if path == "u.item" else "::") for path in files[1:]]
+        rows = [row for path in files[1:] for row in _lines(folder, path, "|" if path == "u.item" else "::")]
     if len(ratings.column_names) != len(RATINGS):
         raise ValueError(
             f"{folder.name(files[0])} must have 4 columns, user, item, rating and time, got {ratings.column_names}"
         )
     ratings = ratings.rename_columns(RATINGS)
     found = {"interactions": pa.table({name: typed(ratings[name]) for name in RATINGS})}
-    if movies:
-        titles = movies[0].select([0, 1]).rename_columns(MOVIES)
-        found["items"] = pa.table({"item_id": typed(titles["item_id"]), "title": titles["title"]})
+    if len(files) > 1:
+        ids, titles = (
+            pa.chunked_array([pa.array([row[place] for row in rows], pa.large_string())]) for place in (0, 1)
+        )
+        genres = pa.array(list(map(_genres, rows)), pa.list_(pa.string()))
+        named = {} if genres.null_count == len(genres) else {"genres": genres}
+        found["items"] = pa.table({"item_id": typed(ids), "title": titles, **named})
     return _with_items(found)
 
 
-def _lines(folder: Folder, path: str, delimiter: str) -> pa.Table:
-    """The first two fields of each line, in MovieLens' encoding."""
+def _lines(folder: Folder, path: str, delimiter: str) -> list[list[str]]:
+    """The fields of each line, in MovieLens' encoding."""
     text = opened(folder.storage, path).getvalue().decode("latin-1")
-    rows = [line.split(delimiter)[:2] for line in text.splitlines() if line]
-    return pa.table({name: pa.array([row[place] for row in rows]) for place, name in enumerate(MOVIES)})
+    return [line.split(delimiter) for line in text.splitlines() if line]
+
+
+def _genres(row: Sequence[str]) -> list[str] | None:
+    """The genres of a film: the third field, or flags."""
+    if len(row) == 5 + len(GENRES):
+        return [genre for genre, flag in zip(GENRES, row[5:], strict=True) if flag == "1"]
+    return row[2].split("|") if len(row) == 3 and row[2] else None
 
 
 def _sequence_files(folder: Folder) -> tuple[str, ...] | None:

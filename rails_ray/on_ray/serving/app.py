@@ -44,6 +44,7 @@ from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.search_defaults import NO_SEARCH, SearchDefaults
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.leases import Lease
 
 ANSWER_TIMEOUT_S = 120.0  # for the first answer of an application whose replicas run
 LOOK_S = 0.2  # between two looks at an application that starts
@@ -85,6 +86,7 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     # Raises if the default cut-off or search cannot work, before anything starts.
     Cutoffs.read(version, default=args.cutoff, calibration=args.calibration)
     SearchDefaults.read(version, args.search)
+    Lease(version.storage, lambda: version.name).look()  # until the routers have leases of their own
     num_shards = args.num_deployed(version.num_shards)
     options = deployments(placement, num_shards, args.ranker, changes_items=args.change_items)
     classes: tuple[Any, Any, Any, Any] = Shard, Router, Ranker, ItemChanger  # the decorator's result has no usable type

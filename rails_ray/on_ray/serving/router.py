@@ -43,6 +43,7 @@ from rails_ray.serving.http.items import CHANGES_NONE
 from rails_ray.serving.http.keys import KeysFile
 from rails_ray.serving.traffic import Traffic
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.leases import Lease
 
 
 def _router() -> Server:
@@ -90,6 +91,9 @@ class Router:
             self.caller = RankerCaller(ranker, args.ranker.timeout_s, args.ranker.max_in_flight)
         self.items = None if items is None else ItemsCaller(items)
         self.current = self._begun()
+        self.lease = Lease(Storage(args.storage), lambda: self.current.engine.version.name)
+        self.lease.look()
+        self.renewing: asyncio.Task[None] | None = None
         trim()
         self.follower = None
         if args.follow_s is not None:
@@ -228,7 +232,12 @@ class Router:
         return found
 
     async def check_health(self) -> None:
-        """Encode an example query, ask the shards that are here, look for the others, and read the keys again."""
+        """Encode an example query, ask the shards that are here, look for the others, and read the keys again.
+
+        The lease is renewed in the background, as a router must not end for storage that does not answer.
+        """
+        if self.renewing is None or self.renewing.done():
+            self.renewing = asyncio.create_task(asyncio.to_thread(self.lease.look))
         if self.follower is not None:
             self.loop = asyncio.get_running_loop()
             self.follower.start()

@@ -19,7 +19,8 @@ from rails_ray.on_ray.serving.transport.codec import answered
 from rails_ray.on_ray.serving.transport.listener import Address, Listener
 from rails_ray.serving.heap import give_back_soon, trim
 from rails_ray.serving.held_versions import HeldVersion, HeldVersions
-from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse, ShardSearch
+from rails_ray.serving.scope import EVERYTHING, Scope
+from rails_ray.serving.shard_search import ShardExplanation, ShardItems, ShardRequest, ShardResponse, ShardSearch
 from rails_ray.storage.filesystem import Storage
 
 MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores
@@ -33,7 +34,7 @@ class Shard:
         follows: whether it begins with the current version, and loads others that routers want.
     """
 
-    methods = frozenset({"search", "log_sum_exp", "explain", "num_items"})
+    methods = frozenset({"search", "log_sum_exp", "describe", "explain", "num_items"})
 
     def __init__(self, storage: str, version: str, shard: int, follows: bool = False) -> None:
         self.follows = follows
@@ -107,10 +108,14 @@ class ShardAnswers:
         return answer
 
     async def log_sum_exp(
-        self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0
+        self, query: AnyQuery, exclude: Sequence[Sequence[ItemId]], factor: float = 1.0, scope: Scope = EVERYTHING
     ) -> NDArray[np.float64]:
-        """Log sum exp of the training logits over `factor`, over the shard's items that are not excluded [B]."""
-        return await asyncio.to_thread(self.shard.log_sum_exp, query, exclude, factor)
+        """Log sum exp of the training logits over `factor`, over the shard's items that a search may find [B]."""
+        return await asyncio.to_thread(self.shard.log_sum_exp, query, exclude, factor, scope)
+
+    async def describe(self, item_ids: Sequence[ItemId], scope: Scope, fields: Sequence[str]) -> ShardItems:
+        """Those of some items that the shard holds and a search may find, with some of their attributes."""
+        return await asyncio.to_thread(self.shard.describe, item_ids, scope, fields)
 
     async def explain(self, query: AnyQuery, item_ids: Sequence[ItemId]) -> ShardExplanation:
         """Explain the scores of one query with the requested items that the shard holds."""

@@ -22,7 +22,12 @@ says what an answer proves, and `search.searcher` has the methods of one corpus 
 
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from jaxtyping import Float
+from torch import Tensor
+
+from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.states import AnyQuery
+from rails_ray.search.masks import Mask
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 Query = TypeVar("Query", bound=AnyQuery, contravariant=True)
@@ -44,3 +49,11 @@ class Retriever(Protocol, Generic[Query]):
             ValueError: unless there is a threshold for each query, or none; or if the query is not finite or not of the
                 shape that the items have.
         """
+
+
+@runtime_checkable
+class ExactSearch(Retriever[Query], Protocol, Generic[Query]):
+    """A search that scores every item."""
+
+    def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """Log of the sum of exp(logit) over all items that are not hidden, in float64."""

@@ -6,7 +6,7 @@ Axes: B queries, X items.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.errors import UnsupportedError
@@ -52,6 +52,10 @@ class ByTerms:
         spec.check_queries(len(query))
         scores = sums_of(query, self.postings, len(self))
         return scan([(0, scores)], spec, len(query), len(self), scores.device)
+
+    def some(self, rows: Int[Tensor, " N"]) -> "ByTerms":
+        """The contract of `Searcher`."""
+        return ByTerms(self.similarity, take(self.items, rows))
 
     def log_sum_exp(self, query: TermCounts, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """Raises:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from rails_ray.kernels import lookup_scan
@@ -27,6 +27,7 @@ from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
+from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
 
@@ -105,6 +106,10 @@ class ByQuantized:
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
 
+    def some(self, rows: Int[Tensor, " N"]) -> "TurnedScan":
+        """The contract of `Searcher`."""
+        return TurnedScan(self.by_components.some(rows), self.rotation)
+
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """The contract of `Searcher`."""
         return self.by_components.log_sum_exp(turned_query(query, self.rotation), logit, mask)
@@ -142,6 +147,23 @@ class Turned:
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
         return self.retriever.search(turned_query(query, self.rotation), spec)
+
+
+@dataclass(frozen=True)
+class TurnedScan:
+    """The contract of `ExactSearch`, likewise."""
+
+    scan: BruteForce
+    rotation: Float[Tensor, "d d"] | None
+    is_exact = True
+
+    def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
+        """The contract of `Retriever`."""
+        return self.scan.search(turned_query(query, self.rotation), spec)
+
+    def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `ExactSearch`."""
+        return self.scan.log_sum_exp(turned_query(query, self.rotation), logit, mask)
 
 
 def turned_query(query: QueryState, rotation: Float[Tensor, "d d"] | None) -> QueryState:

@@ -117,8 +117,10 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
                 results = traffic.counted(found)
                 # As JSON directly: FastAPI would validate and copy it, which takes longer than the search.
                 if arrow.is_wanted(http.headers.get("accept")):
-                    is_unsigned = traffic.engine.facts["columns"]["item_id"] == "uint64"
-                    stream = arrow.pieces(found.head, results, is_unsigned=is_unsigned)
+                    facts = traffic.engine.facts
+                    is_unsigned = facts["columns"]["item_id"] == "uint64"
+                    fields = {name: facts["attributes"][name] for name in request.fields}
+                    stream = arrow.pieces(found.head, results, is_unsigned=is_unsigned, fields=fields)
                     answer = await response_of(stream, found.is_small, arrow.TYPE)
                 else:
                     answer = await response_of(pieces(found.head, results), found.is_small)

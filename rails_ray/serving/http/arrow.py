@@ -10,7 +10,7 @@ dictionaries, views and run ends that name few values many times, compressed buf
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from itertools import chain, islice
 from types import NoneType, UnionType
@@ -24,6 +24,7 @@ from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.responses import QueryResult, Response, SearchResponse
 from rails_ray.serving.http.limits import MAX_BODY_BYTES
 from rails_ray.storage import plain_values, values
+from rails_ray.storage.attributes import TYPES
 
 TYPE = "application/vnd.apache.arrow.stream"
 SEARCH, ANSWER = b"search", b"answer"
@@ -40,6 +41,7 @@ COLUMNS = {
     "embedding": values.NUMBERS,
     "history": values.IDS,
     "exclude": values.IDS,
+    "include": values.IDS,
     "user_id": values.ID,
     "timestamps": values.TIMES,
 }
@@ -61,8 +63,11 @@ def type_of(annotation: Any) -> pa.DataType:
 
 
 KINDS: dict[str, pa.DataType] = {
-    name: type_of(field.annotation) for name, field in QueryResult.model_fields.items() if name != "items"
+    name: type_of(field.annotation)
+    for name, field in QueryResult.model_fields.items()
+    if name not in ("items", "fields")
 }
+TEXTS = {"timestamp": pa.string()}  # kinds of attributes that answers write in ISO 8601
 
 
 def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
@@ -208,11 +213,18 @@ def is_wanted(accept: str | None) -> bool:
     return False
 
 
-def pieces(head: SearchResponse, results: Iterator[QueryResult], *, is_unsigned: bool = False) -> Iterator[bytes]:
+def pieces(
+    head: SearchResponse,
+    results: Iterator[QueryResult],
+    *,
+    is_unsigned: bool = False,
+    fields: Mapping[str, str] = {},
+) -> Iterator[bytes]:
     """The stream of an answer, some rows at a time.
 
     Args:
         is_unsigned: whether integer ids are of 64 bits without a sign.
+        fields: kinds of the attributes that the request names.
     """
     held = list[QueryResult]()
     for row in results:  # until one tells whether ids are numbers
@@ -221,7 +233,9 @@ def pieces(head: SearchResponse, results: Iterator[QueryResult], *, is_unsigned:
             break
     is_number = bool(held and held[-1].items) and isinstance(held[-1].items[0], int)
     number = pa.uint64() if is_unsigned else pa.int64()
+    attributes = pa.list_(pa.struct([(name, TEXTS.get(kind, TYPES[kind])) for name, kind in fields.items()]))
     kinds = {"items": pa.list_(number if is_number else pa.string()), **KINDS}
+    kinds |= {"fields": attributes if fields else pa.null()}
     head_json = head.model_dump_json(exclude={"results"}).encode()
     sink, rest = BytesIO(), chain(held, results)
     schema = pa.schema(list(kinds.items()), {ANSWER: head_json})

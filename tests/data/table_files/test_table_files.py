@@ -289,6 +289,80 @@ def test_tables_of_python(tmp_path: Path, parquet: DataSet) -> None:
         write_tables(str(tmp_path / "x"), items=7)
 
 
+def attributes_of(folder: Path, form: str, *names: str) -> list[dict[str, object]]:
+    """The attributes of all items of a data set."""
+    items = FORMS[form].corpus(Sources(str(folder), attributes={name: name for name in names})).items
+    files = [items.scan(number).rows for number in range(items.num_files)]
+    return pa.concat_tables(items.blocks(files, 0, sum(file.num_rows for file in files))).select(names).to_pylist()
+
+
+def test_attributes_of_text_formats(tmp_path: Path) -> None:
+    lines(tmp_path / "csv/items.csv", "item_id,text,price,code,tags", '1,a,0.5,007,"[""x"", ""y""]"', "2,b,,008,")
+    expected = [{"price": 0.5, "code": "007", "tags": ["x", "y"]}, {"price": None, "code": "008", "tags": None}]
+    assert attributes_of(tmp_path / "csv", "text", "price", "code", "tags") == expected
+    rows = [{"item_id": 1, "text": "a", "is_new": True, "tags": ["x"]}, {"item_id": 2, "text": "b", "tags": []}]
+    lines(tmp_path / "json/items.jsonl", *rows)
+    expected = [{"is_new": True, "tags": ["x"]}, {"is_new": None, "tags": []}]
+    assert attributes_of(tmp_path / "json", "text", "is_new", "tags") == expected
+
+
+def test_attributes_of_beir(tmp_path: Path) -> None:
+    rows = [
+        {"_id": own, "title": "", "text": own, "metadata": {}, "year": year} for own, year in (("a", 2025), ("b", None))
+    ]
+    lines(tmp_path / "corpus.jsonl", *rows)
+    assert attributes_of(tmp_path, "text", "year") == [{"year": 2025}, {"year": None}]
+    with pytest.raises(ValueError, match="got 'metadata': there are item_id, title, text, year"):
+        attributes_of(tmp_path, "text", "metadata")
+
+
+def test_attributes_of_recbole(tmp_path: Path) -> None:
+    interactions = (f"u{user}\t{item}\t{item}" for user in (1, 2) for item in (6, 7, 8, 9))
+    lines(tmp_path / "toys.inter", "user_id:token\titem_id:token\ttimestamp:float", *interactions)
+    heads = "item_id:token\tmovie_title:token_seq\tclass:token_seq\tyear:token"
+    lines(
+        tmp_path / "toys.item",
+        heads,
+        "6\tZero\tA\t0",
+        "7\tThe A\tComedy Drama\t1995",
+        "8\tThe B\t\t1996",
+        "9\tC\tDrama\t",
+    )
+    assert attributes_of(tmp_path, "history", "class", "year", "movie_title") == [
+        {"class": ["A"], "year": 0, "movie_title": "Zero"},
+        {"class": ["Comedy", "Drama"], "year": 1995, "movie_title": "The A"},
+        {"class": None, "year": 1996, "movie_title": "The B"},
+        {"class": ["Drama"], "year": None, "movie_title": "C"},
+    ]
+    read = FORMS["history"].read(Sources(str(tmp_path), columns={"items.title": "class"}))
+    assert list(read.titles or ()) == ["A", "Comedy Drama", "", "Drama"]
+
+
+@pytest.mark.parametrize("form", ["ratings.dat", "ratings.csv", "u.data"])
+def test_genres_of_movielens(form: str, tmp_path: Path) -> None:
+    name, between, delimiter = {
+        "ratings.dat": ("movies.dat", "::", "::"),
+        "ratings.csv": ("movies.csv", ",", ","),
+        "u.data": ("u.item", "|", "\t"),
+    }[form]
+    rows = (
+        delimiter.join(map(str, (user, item, 5, 978_300_000 + item))) for user in (1, 2) for item in (10, 20, 30, 40)
+    )
+    lines(tmp_path / form, *(["userId,movieId,rating,timestamp"] if form == "ratings.csv" else []), *rows)
+    flags = {"Comedy|War": [5, 17], "Drama": [8]}
+    films = [(10, "A", "Comedy|War"), (20, "B", "Drama"), (30, "C", "Drama"), (40, "D", "Drama")]
+    if form == "u.data":
+        of_flags = {own: ["1" if place in places else "0" for place in range(19)] for own, places in flags.items()}
+        found = (
+            between.join([str(item), title, "01-Jan-1995", "", "url", *of_flags[own]]) for item, title, own in films
+        )
+    else:
+        found = (between.join(map(str, film)) for film in films)
+    lines(tmp_path / name, *(["movieId,title,genres"] if form == "ratings.csv" else []), *found)
+    genres = [{"genres": own.split("|")} for _, _, own in films]
+    assert attributes_of(tmp_path, "history", "genres") == genres
+
+
 def test_gzip_of_two_members_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "items.csv.gz").write_bytes(gzip.compress(b"item_id,text\n1,a\n") + gzip.compress(b"2,b\n"))
     items = FORMS["text"].corpus(Sources(str(tmp_path))).items.read()

@@ -12,7 +12,6 @@ import pytest
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving import short_work
-from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.http.single import LOOK_S, SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from support.ports import free_port
@@ -117,9 +116,9 @@ def test_a_short_search_needs_no_thread_once_that_is_known(
     server, threads = SingleProcessServer(version), list[str]()
     carry_out = version.carry_out
 
-    def noting(rounds: Any, held: HeldShards) -> Any:
+    def noting(*given: Any) -> Any:
         threads.append(threading.current_thread().name.partition("_")[0])
-        return carry_out(rounds, held)
+        return carry_out(*given)
 
     monkeypatch.setattr(version, "carry_out", noting)
     monkeypatch.setattr(short_work, "SHORT_S", 60.0)

@@ -16,7 +16,8 @@ import torch
 from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
-from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
+from rails_ray.serving.scope import Scope
+from rails_ray.serving.shard_search import ShardExplanation, ShardItems, ShardRequest, ShardResponse
 
 ARRAY, TENSOR, RECORD, INTEGER = 1, 2, 3, 4  # msgpack's extension types; the last for more than 64 bits
 
@@ -99,7 +100,8 @@ def unpacked(body: bytes) -> Any:
 
 def _records() -> dict[str, type[Any]]:
     """The dataclasses that travel. A family's own kind of query is among them."""
-    known = (*AnyQuery.__subclasses__(), ShardRequest, SearchParams, SearchResult, ShardResponse, ShardExplanation)
+    asked = (ShardRequest, SearchParams, Scope)
+    known = (*AnyQuery.__subclasses__(), *asked, SearchResult, ShardResponse, ShardExplanation, ShardItems)
     return {record.__name__: record for record in known}
 
 

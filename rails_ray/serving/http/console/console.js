@@ -69,6 +69,8 @@ function howOf(side) {
   const value = (name) => fieldset.querySelector(`[name="${name}"]`).value;
   const cutoff = value("cutoff");
   const how = value("method") === OWN_METHOD ? {} : { method: value("method") };
+  const filter = byId("filter").value.trim();
+  if (filter) how.filter = JSON.parse(filter);
   return CUTOFFS[cutoff] === null ? how : { ...how, cutoff: { [cutoff]: Number(value("value")) } };
 }
 
@@ -86,8 +88,9 @@ async function search() {
 
 async function showSide(side, query, how) {
   const most = Math.min(CURVE, index.num_items);
-  const cut = await ask("v1/search", { queries: [query], ids: "string", ...how });
-  const best = await ask("v1/search", { queries: [query], ids: "string", method: how.method, k: most, cutoff: { top_k: most } });
+  const shared = { queries: [query], ids: "string", fields: Object.keys(index.attributes) };
+  const cut = await ask("v1/search", { ...shared, ...how });
+  const best = await ask("v1/search", { ...shared, method: how.method, filter: how.filter, k: most, cutoff: { top_k: most } });
   const [own] = cut.answer.results;
   const [all] = best.answer.results;
   const section = document.querySelector(`section[data-side="${side}"]`);
@@ -147,16 +150,24 @@ function stagesOf({ stages, ms }) {
 function listOf(query, own, all) {
   const list = made("ol");
   const kept = new Set(own.items.map(String));
-  const rows = [...own.items.map((item, rank) => [item, own.titles?.[rank], own.scores[rank]]),
-    ...all.items.map((item, rank) => [item, all.titles?.[rank], all.scores[rank]]).filter(([item]) => !kept.has(String(item)))];
-  rows.slice(0, CURVE).forEach(([item, title, score], rank) => {
+  const rowsOf = (found) => found.items.map((item, rank) =>
+    [item, found.titles?.[rank], found.scores[rank], fieldsOf(found.fields?.[rank])]);
+  const rows = [...rowsOf(own), ...rowsOf(all).filter(([item]) => !kept.has(String(item)))];
+  rows.slice(0, CURVE).forEach(([item, title, score, fields], rank) => {
     const button = made("button", { type: "button", title: "why was it found?" },
       made("span", { className: "rank" }, `${rank + 1}`),
       made("span", {}, title ? `${item}  ${title}` : `${item}`), made("span", { className: "score" }, score.toFixed(4)));
+    if (fields) button.append(made("span", { className: "fields" }, fields));
     button.addEventListener("click", () => explain(query, item, title));
     list.append(made("li", { className: kept.has(String(item)) ? "" : "cut" }, button));
   });
   return list;
+}
+
+// The attributes of an item that have a value, in a line.
+function fieldsOf(fields) {
+  const there = Object.entries(fields ?? {}).filter(([, value]) => value !== null);
+  return there.map(([name, value]) => `${name}: ${Array.isArray(value) ? value.join(", ") : value}`).join(" · ");
 }
 
 async function explain(query, item, title) {
@@ -208,6 +219,9 @@ async function start() {
   fill(byId("field"), fields);
   byId("field-label").hidden = fields.length < 2;
   byId("query").placeholder = EXAMPLES[fields[0]] ?? "";
+  const attributes = Object.entries(index.attributes).map(([name, kind]) => `${name} (${kind})`);
+  byId("filter-label").hidden = attributes.length === 0;
+  byId("filter").placeholder = `in JSON, by ${attributes.join(", ")}`;
 }
 
 for (const fieldset of document.querySelectorAll("fieldset.how")) {

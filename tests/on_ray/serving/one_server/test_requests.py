@@ -40,6 +40,11 @@ def test_served_answers_equal_offline_brute_force(served_version: Served) -> Non
         assert result["num_kept"] == 10
 
 
+def test_no_collection_takes_what_is_served(served_version: Served) -> None:
+    """The deployment has a lease, and each router has one."""
+    assert len(Storage(str(served_version.root)).walk("readers/v1")) >= 2
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_answers_with_its_certificate(served_version: Served, method: str) -> None:
     """With wide lists nothing is left out, which is certified; with narrow ones what is said of the gap is true."""

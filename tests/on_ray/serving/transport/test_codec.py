@@ -13,7 +13,8 @@ from rails_ray.modules.similarities.states import AnyQuery, Tables
 from rails_ray.on_ray.serving.transport.codec import RECORD, packed, unpacked
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
-from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
+from rails_ray.serving.scope import Scope
+from rails_ray.serving.shard_search import ShardExplanation, ShardItems, ShardRequest, ShardResponse
 from support.examples import random_states
 
 QUERY, _ = random_states(3, 5, p_q=2, p_x=2, width=6)
@@ -33,7 +34,13 @@ VALUES = [
     ShardRequest(
         "gated", SearchParams(num_candidates=7, nprobe=3), 10, np.array([0.5, -np.inf], np.float32), 2, True, True
     ),
+    ShardRequest("ann", SearchParams(), 3, scope=Scope('{"price":1}', [[1, "a"], None, []]), fields=["price"]),
     ShardResponse(FOUND, [["a"], [2**62]], None, np.array([5]), [["ü"], []], [np.zeros((1, 2), np.float32)]),
+    ShardResponse(
+        FOUND, [["a"]], None, np.array([5]), fields=[[{"at": "2026-01-01T00:00:00Z", "tags": ["a"], "b": None}]]
+    ),
+    ShardItems(["a", 3], [{"price": 9.5}, {"price": None}]),
+    Scope(None, None),
     ShardExplanation(["a", 3], ["title", ""], [0.1], [[[1.0]]], [[[0.25]]]),
     [2**64, -(2**70), 10**40],
     [1, "a", None, {"k": [True, 2.5]}, np.arange(6).reshape(2, 3), np.zeros((0, 4), np.float64)],
@@ -41,7 +48,8 @@ VALUES = [
 
 
 def equal(one: Any, other: Any) -> bool:
-    """The same kinds with the same contents."""
+    """The same kinds with the same contents; a tuple is read as a list."""
+    one, other = (list(own) if isinstance(own, tuple) else own for own in (one, other))
     if type(one) is not type(other):
         return False
     if is_dataclass(one):
