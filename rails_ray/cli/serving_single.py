@@ -76,9 +76,11 @@ def _loaded(
         allow_code=options.allow_code,
     )
     logs.to_stderr()
+    # Nothing is written to a packaged storage. Workers that follow move on by themselves, to a version that is kept.
+    needs_lease = local.place_of(options.storage) == options.storage
+    needs_lease &= options.workers == 1 or options.follows_every_s is None
     lease = Lease(version.version.storage, lambda: version.manifest.version)
-    is_packaged = local.place_of(options.storage) != options.storage  # where nothing is written
-    if not is_packaged:
+    if needs_lease:
         lease.look()
         stack.callback(lease.end)
     noting = query_log.noting(options.log_queries)
@@ -98,7 +100,7 @@ def _loaded(
         )
         return listening(server, host=host, port=options.port, shared=shared)
 
-    return serve, (lambda: None) if is_packaged else lease.look
+    return serve, lease.look if needs_lease else lambda: None
 
 
 def _serve_by_workers(

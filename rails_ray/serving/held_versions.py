@@ -53,7 +53,7 @@ class HeldVersions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage, self._shard, self._device, self._clock = storage, shard, device, clock
-        self._loading = dict[str, threading.Thread]()
+        self._loading, self._lock = dict[str, threading.Thread](), threading.Lock()
         self._refused = dict[str, tuple[str, float]]()  # why, and when
         opened = Version.published(storage, first)
         self.newest = HeldVersion(opened, ShardSearch(opened, shard, device), clock())
@@ -71,19 +71,21 @@ class HeldVersions:
         Returns:
             The version, or why it cannot be loaded; None while it is being loaded.
         """
-        now = self._clock()
-        self._drop(now)
-        held = next((own for own in list(self._held.values()) if own.version.name == name), None)
-        if held is not None:
-            held.wanted_at = now
-            return held
-        reason, refused_at = self._refused.get(name, (None, now))
-        if reason is not None and now - refused_at < RETRY_S:
-            return reason
-        if name not in self._loading:
-            self._loading[name] = threading.Thread(target=self._load, args=(name,), name=f"load {name}", daemon=True)
-            self._loading[name].start()
-        return None
+        with self._lock:
+            now = self._clock()
+            self._drop(now)
+            held = next((own for own in self._held.values() if own.version.name == name), None)
+            if held is not None:
+                held.wanted_at = now
+                return held
+            reason, refused_at = self._refused.get(name, (None, now))
+            if reason is not None and now - refused_at < RETRY_S:
+                return reason
+            if name not in self._loading:
+                load = threading.Thread(target=self._load, args=(name,), name=f"load {name}", daemon=True)
+                self._loading[name] = load
+                load.start()
+            return None
 
     def _load(self, name: str) -> None:
         former = self.newest
@@ -94,21 +96,21 @@ class HeldVersions:
                 raise ValueError(f"version {name} must have {own} shards, got {num_shards}: deploy it anew")
             check_room(missing_bytes(version, self._shard, former.search), name)
             search = ShardSearch(version.after(former.version), self._shard, self._device, former.search)
-            self.newest = HeldVersion(version, search, self._clock())
-            self._held[self.newest.identity] = self.newest
-            self._refused.pop(name, None)
+            with self._lock:
+                self.newest = HeldVersion(version, search, self._clock())
+                self._held[self.newest.identity] = self.newest
+                self._refused.pop(name, None)
+                del self._loading[name]
             trim()
         except Exception as error:  # whatever it is, routers learn of it, and the others go on
             kind = "" if isinstance(error, RailsRayError | ValueError) else f"{type(error).__name__}: "
-            self._refused[name] = f"{kind}{error}", self._clock()
-        finally:
-            del self._loading[name]
+            with self._lock:
+                self._refused[name] = f"{kind}{error}", self._clock()
+                self._loading.pop(name, None)
 
     def _drop(self, now: float) -> None:
         gone = [
-            identity
-            for identity, own in list(self._held.items())
-            if now - own.wanted_at > LEASE_S and own is not self.newest
+            identity for identity, own in self._held.items() if now - own.wanted_at > LEASE_S and own is not self.newest
         ]
         for identity in gone:
             del self._held[identity]

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rails_ray import local
 from rails_ray.errors import StorageError
+from rails_ray.schema.ranker import RankerConfig
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving import following, room
 from rails_ray.serving.engine import Limits
@@ -292,6 +293,25 @@ def test_another_form_of_query(tmp_path: Path) -> None:
     refuse(
         watched, "version v2 must take the queries that v1 takes, text (string), got embedding (list<float>): start a"
     )
+
+
+def test_another_heavy_ranker_and_code_that_is_not_allowed(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = type(watched.server.served.family)
+    versions.rollback(watched.storage, "v2")
+
+    def refuses(own: Any, has_ranker: bool) -> None:
+        raise ValueError("version v2 names the ranker 'mine:Best', code that this process is not allowed to run")
+
+    with monkeypatch.context() as other:
+        other.setattr(family, "check_code", refuses)
+        refuse(watched, "code that this process is not allowed to run")
+    watched.now += RETRY_S
+    with monkeypatch.context() as other:
+        served, best = watched.server.served.family, RankerConfig(path="mine:Best")
+        other.setattr(family, "ranker", property(lambda own: RankerConfig() if own is served else best))
+        refuse(watched, "version v2 must have the heavy ranker of v1, none, got mine:Best or another folder: start a")
+    watched.now += RETRY_S
+    take_over(watched)
 
 
 def test_scores_that_are_no_numbers(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,8 +147,8 @@ def deployments(
     }
     found = {"Router": options(ONGOING_OF_ROUTER)} | shards
     if changes_items:  # one replica, as changes at the same time would begin again and again
-        reserved = {"num_cpus": placement.num_cpus}
-        found |= {ITEMS: {"num_replicas": 1, "max_ongoing_requests": MOST_CHANGES, "ray_actor_options": reserved}}
+        limits = {"max_ongoing_requests": MOST_CHANGES, "max_queued_requests": MOST_CHANGES}
+        found |= {ITEMS: {"num_replicas": 1, **limits, "ray_actor_options": {"num_cpus": placement.num_cpus}}}
     return found if ranker is None else found | {RANKER: _of_ranker(placement.ranker, ranker)}
 
 

@@ -18,7 +18,7 @@ from support.one_serve import served
 
 def pinned(root: Path, **given: str) -> str | None:
     made = application(ServeArgs(storage=str(root), allow_anonymous=True, **given), DeploymentSize())
-    [_, args, _] = made._bound_deployment.init_args
+    [_, args, *_] = made._bound_deployment.init_args
     search: str | None = args.search
     return search
 

@@ -38,6 +38,7 @@ from rails_ray.on_ray.serving.plan import (
 )
 from rails_ray.on_ray.serving.scaling import ONGOING, by_all_calls
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
+from rails_ray.schema.items import MOST_CHANGES
 from support.ports import free_ports
 
 ROOT = Path(__file__).parents[3]
@@ -102,6 +103,26 @@ def test_every_queue_behind_a_router_is_bounded() -> None:
         "Shard001": QUEUED_OF_SHARD,
         "Ranker": 32,
     }
+
+
+def test_what_changes_items_is_one_replica_with_a_bounded_queue() -> None:
+    assert "Items" not in deployments(DeploymentSize(replicas=2), 1)
+    own = deployments(DeploymentSize(replicas=2, max_replicas=5, num_gpus=1), 1, changes_items=True)["Items"]
+    assert own == {
+        "num_replicas": 1,
+        "max_ongoing_requests": MOST_CHANGES,
+        "max_queued_requests": MOST_CHANGES,
+        "ray_actor_options": {"num_cpus": 0.1},
+    }
+    args = ARGS.model_copy(update={"change_items": True, "follow_s": 5.0})
+    config = serve_config(args, DeploymentSize(), 1, host="127.0.0.1", port=8000)
+    ServeDeploySchema.model_validate(config)
+    assert [deployed["name"] for deployed in config["applications"][0]["deployments"]] == [
+        "Router",
+        "Shard000",
+        "Items",
+    ]
+    assert "follow_s: 5.0  # serve what is current" in commented(config, "local")
 
 
 def test_a_ranker_has_replicas_reservations_and_limits_of_its_own() -> None:
@@ -211,6 +232,8 @@ def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -
         ({"allow_anonymous": True, "speed": 9}, "speed"),
         ({"allow_anonymous": True, "max_queries": 0}, "max_queries"),
         ({"allow_anonymous": True, "deadline_s": 0}, "deadline_s"),
+        ({"allow_anonymous": True, "follow_s": 0}, "follow_s"),
+        ({"allow_anonymous": True, "change_items": True}, "change_items must be given with keys_file, got allow_anon"),
         (
             {"allow_anonymous": True, "ranker": {"path": "my:rank", "timeout_s": 60}},
             "must be less than the 30 s of a whole request, got 60",

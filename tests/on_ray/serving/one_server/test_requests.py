@@ -170,7 +170,7 @@ def test_health_index_and_description(served_version: Served) -> None:
     of_models = {"/v2/models/{name}", "/v2/models/{name}/infer", "/v2/models/{name}/ready"}
     of_health = {f"/{version}/health/{kind}" for version in ("v1", "v2") for kind in ("live", "ready")}
     own = {"/v1/embeddings", "/v1/explain", "/v1/feedback", "/v1/search", "/v1/health", "/v1/index", "/v2"}
-    own |= {"/v1/models", "/v1/models/{name}"}
+    own |= {"/v1/items", "/v1/models", "/v1/models/{name}"}
     assert set(paths) == own | of_models | of_health
 
 
