@@ -73,6 +73,8 @@ class Exclusions:
 
     def hide(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
         """The contract of `Mask`."""
+        if not len(self.pairs):
+            return scores
         query, row = self.pairs.unbind(1)
         column = row - first_row
         here = (column >= 0) & (column < scores.shape[1])
@@ -133,7 +135,12 @@ class Remaining:
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """The rows that are hidden from every query, ascending."""
-        return np.flatnonzero(~self.is_left.numpy())
+        return np.flatnonzero(self.is_hidden.numpy())
+
+    @cached_property
+    def is_hidden(self) -> Bool[Tensor, " X"]:
+        """Which items are hidden from every query."""
+        return ~self.is_left
 
     def hide(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
         """The contract of `Mask`."""
@@ -143,7 +150,7 @@ class Remaining:
             columns = torch.from_numpy(self.rows[here] - first_row)
             scores.index_fill_(1, columns.to(scores.device), -torch.inf)
         else:
-            scores.masked_fill_(~self.is_left[first_row:end].to(scores.device), -torch.inf)
+            scores.masked_fill_(self.is_hidden[first_row:end].to(scores.device), -torch.inf)
         return self.excluded.hide(scores, first_row)
 
     def num_left(self, num_queries: int, num_items: int) -> Int[Tensor, " B"]:
