@@ -31,7 +31,9 @@ def serve_single(options: Serve) -> None:
 
             single_threaded()
         host, (serve, leased) = options.host or "127.0.0.1", _loaded(options, keys_file)
-        look, check_stop, tell_of_keys = stack.enter_context(leased()), on_signals(), telling(keys_file)
+        workers_follow = options.workers > 1 and options.follow  # each then has a lease of what it serves
+        look = stack.enter_context(nullcontext(lambda: None) if workers_follow else leased())
+        check_stop, tell_of_keys = on_signals(), telling(keys_file)
 
         def tell() -> None:
             tell_of_keys()

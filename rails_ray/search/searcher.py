@@ -102,8 +102,11 @@ class Searcher(Protocol, Generic[Query]):
 
 
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")  # of items with components
-GATHERED = 0.5  # of the items of a mixture, whose scores take far longer than to gather what they are made of
-GATHERED_FOR_PRODUCTS = 0.05  # of those of a dot product
+# Shares from which on hiding takes less time than gathering, of one query on one core (jobs.benches.filters); of 32
+# queries they are higher.
+GATHERED = 0.5  # of a mixture, whose scores take far longer than to gather what they are made of
+GATHERED_FOR_PRODUCTS = 0.2  # of a dot product
+GATHERED_ON_GPU = 0.05  # where all items are scanned in 16 bits, and gathered ones in 32; not measured
 GATHERED_OF_POSTINGS = 0.01  # where postings of the gathered items must be made first
 
 
@@ -134,7 +137,7 @@ class ByComponents:
         self.first_stage = FirstStage(items, indexes, longest=longest)
         self.exact: Retriever[QueryState] = self.brute_force
         if items.taken(slice(0, 1)).components.is_cuda:
-            self.exact = GpuScan.of(self.brute_force)
+            self.exact, self.gather_share = GpuScan.of(self.brute_force), GATHERED_ON_GPU
         elif self.first_stage.has_average and self.scorer.num_components != (1, 1):
             self.exact = AverageFirst(self.brute_force, self.first_stage.by_average)
         self.by_surrogate: FirstStage | None = None

@@ -47,7 +47,7 @@ class LeftRows:
     @cached_property
     def num(self) -> int:
         """Number of rows that are left."""
-        return len(self.rows) if "rows" in self.__dict__ else int(self.is_left.sum())
+        return len(self.rows) if "rows" in self.__dict__ else int(np.count_nonzero(self.is_left.numpy()))
 
     def has(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of some rows are left."""

@@ -19,7 +19,7 @@ from rails_ray.schema.filters import AllOf, AnyOf, Comparison, Condition, Negati
 from rails_ray.storage.numbers import numbers_as_array, numbers_in
 
 Booleans = NDArray[np.bool_]
-ROW = " row"  # of a table that an expression filters: no attribute begins with a space
+ROW = "$row"  # of a table that an expression filters: no attribute begins with $
 COMPARE = {
     "$eq": pc.equal,
     "$gt": pc.greater,

@@ -25,6 +25,7 @@ from rails_ray.storage import deltas, live_ids, manifest, versions
 from rails_ray.storage.deltas import is_compaction_due
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
+from support.failing import Failing
 
 WIDTH, NUM_BASE = 5, 30
 QUERIES = np.random.default_rng(12345).standard_normal((4, WIDTH)).astype(np.float32)
@@ -323,32 +324,6 @@ def _outrun(*_: Any) -> None:
     raise ConflictError("no other version may be published while it is, got v2")
 
 
-class Failing:
-    """Files of which one operation fails: before it is done, or after."""
-
-    def __init__(self, files: Any, number: int, *, is_done: bool) -> None:
-        self.files, self.number, self.is_done, self.count = files, number, is_done, 0
-
-    def __str__(self) -> str:
-        return str(self.files)
-
-    def __getattr__(self, name: str) -> Any:
-        own = getattr(self.files, name)
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.count += 1
-            if self.count == self.number and not self.is_done:
-                raise StorageError("the network is gone")
-            found = own(*arguments, **options)
-            if self.count == self.number:
-                if name == "open" and found:
-                    found[0].close()
-                raise StorageError("the answer is lost")
-            return found
-
-        return call
-
-
 def add(storage: Any) -> None:
     changing.add(storage, given_items(vectors_of([50, 51]), ["new", "i7"], ["t50", "t51"]), replaces=True)
 
@@ -373,12 +348,11 @@ def test_each_point_of_a_crash(tmp_path: Path, command: Any, is_done: bool) -> N
         if command is write_anew:
             delete(Storage(str(folder)))
         storage = Storage(str(folder))
-        failing = Storage(str(folder))
-        failing.files = Failing(failing.files, number, is_done=is_done)  # type: ignore[assignment]
+        failing = Failing(storage, number, is_done=is_done)
         before = {*Version.published(storage).item_ids()}
         try:
             command(failing)
-            is_over = True
+            is_over = failing.count < number
         except StorageError:
             between = {*local.open(str(folder)).version.item_ids()}
             command(storage)

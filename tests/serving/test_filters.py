@@ -276,6 +276,17 @@ def test_calibration_says_nothing_of_what_a_filter_leaves(texts: tuple[LocalVers
     assert said(cutoff={"top_k": 3}, filter=FILTERS["half"]) == [None, None]
 
 
+def test_feedback_on_a_filtered_search_is_no_coverage(texts: tuple[LocalVersion, Attributes]) -> None:
+    version, _ = texts
+    relevant, cutoff = [["item-1", "item-2"]], {"coverage": 0.9}
+    before = version.index()["feedback"]
+    judged = version.feedback(["red"], relevant, cutoff=cutoff, filter=FILTERS["none"])
+    assert judged.kept == [[False, False]]
+    assert version.index()["feedback"] == before
+    version.feedback(["red"], relevant, cutoff=cutoff)
+    assert version.index()["feedback"] != before
+
+
 def test_masks_are_kept_while_items_are_added_and_deleted(tmp_path: Path) -> None:
     """A filter finds what is there now, and the mask of the base is made once."""
     version, items = built(tmp_path, 100)

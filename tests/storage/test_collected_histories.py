@@ -138,4 +138,4 @@ def test_any_history(tmp_path_factory: pytest.TempPathFactory) -> None:
         yield str(tmp_path_factory.mktemp("history"))
 
     machine = type("OfFolders", (Histories,), {"roots": staticmethod(roots)})
-    run_state_machine_as_test(machine, settings=settings(tried(60), stateful_step_count=15))
+    run_state_machine_as_test(machine, settings=settings(tried(25), stateful_step_count=15))

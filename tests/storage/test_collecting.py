@@ -96,7 +96,13 @@ def proxy(s3: str, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield made
 
 
-@pytest.mark.parametrize("fault", [answer(500, "InternalError"), lose_answer], ids=["500", "lost"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(answer(500, "InternalError"), id="500"),
+        pytest.param(lose_answer, id="lost", marks=pytest.mark.long),
+    ],
+)
 def test_a_deletion_without_an_answer(s3: str, proxy: FaultyProxy, fault: Any) -> None:
     """Read back: a file that is gone counts, one that is there is left; and the lock stays, as the server may still
     carry out what it was asked."""

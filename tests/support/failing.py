@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from rails_ray.errors import StorageError
 from rails_ray.storage.filesystem import Storage
 
-OPERATIONS = frozenset(
-    ("write", "create", "swap", "copy", "delete", "read", "read_hashed", "read_tagged", "exists", "sizes", "list")
-)
+OPERATIONS = {
+    *("exists", "read", "read_tagged", "read_hashed", "open", "sizes", "list"),
+    *("write", "create", "swap", "copy", "delete"),
+}
 
 
 class Failing(Storage):
@@ -15,7 +17,7 @@ class Failing(Storage):
 
     Args:
         number: of the operation, from 1 on.
-        is_dead: whether all later operations fail too, as of a process that was killed.
+        is_dead: whether all later operations fail too, by an error that nobody handles, as if the process was killed.
         before: called before the operation, in place of a failure.
     """
 
@@ -36,17 +38,16 @@ class Failing(Storage):
     def called(self, own: Callable[..., Any], *arguments: Any) -> Any:
         """Do an operation, or fail."""
         self.count += 1
-        if self.is_dead and self.count > self.number:
-            raise OSError("the process is dead")
-        if self.count == self.number and self.before is not None:
+        if self.count < self.number or (self.count > self.number and not self.is_dead):
+            return own(*arguments)
+        if self.before is not None:
             self.before()
             return own(*arguments)
-        if self.count == self.number and not self.is_done:
-            raise OSError("the network is gone")
-        found = own(*arguments)
-        if self.count == self.number:
-            raise OSError("the answer is lost")
-        return found
+        if self.is_done and self.count == self.number:
+            found = own(*arguments)
+            if own.__name__ == "open" and found:
+                found[0].close()
+        raise OSError("the process is dead") if self.is_dead else StorageError("storage must answer, got nothing")
 
 
 class _Counted:

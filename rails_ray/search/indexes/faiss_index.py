@@ -146,11 +146,11 @@ class FaissIndex:
         lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
         self._fill(prepared, lists, spec, np.arange(len(queries)))
         wider, num_scored = prepared, prepared.num_scored
-        while wider.wider is not None and num_scored is not None and len(short := self._short(lists, spec)):
+        while wider.wider is not None and len(short := self._short(lists, spec)):
             wider = wider.wider()
             self._fill(wider, lists, spec, short)
-            assert wider.num_scored is not None
-            num_scored[short] = wider.num_scored[short]
+            if num_scored is not None and wider.num_scored is not None:
+                num_scored[short] = wider.num_scored[short]
         return self._found(prepared, lists, spec, queries)
 
     def _at_once(self, prepared: PreparedQueries, spec: SearchSpec) -> SearchResult | None:

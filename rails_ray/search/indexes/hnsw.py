@@ -11,6 +11,7 @@ Axes: B queries, X items, d width of a vector, n places of a list of results.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from rails_ray.kernels.faiss_library import faiss_library
@@ -21,6 +22,7 @@ from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
 
 EF_SEARCH = 64  # recall of the ten best: 1.00 of 1,000,000 x 64 clustered vectors of length 1, with the default config
 LARGEST_BEAM = 4096  # with a mask: about 11 ms a query among 1,000,000 x 64
+WIDER = 4  # times as many, for a query that finds too little so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +75,28 @@ class HnswSearch:
 
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """FAISS counts the items that it scores for all threads together, so that only those it returns are known."""
-        faiss = faiss_library()
-        index, ef_search = self.index, max(params.ef_search or EF_SEARCH, params.num_candidates or 0)
+        ef_search = max(params.ef_search or EF_SEARCH, params.num_candidates or 0)
+        return self._ask(queries, ef_search, LARGEST_BEAM, params.ef_search is not None)
+
+    def _ask(self, queries: Floats, ef_search: int, largest: int, is_named: bool) -> PreparedQueries:
+        """
+        Args:
+            largest: most items of a beam that a mask widens.
+            is_named: whether the request names the beam, so that no query that finds too little gets a wider one.
+        """
+        faiss, index = faiss_library(), self.index
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
             beam = max(ef_search, n)
             parameters = faiss.SearchParametersHNSW(efSearch=beam)
             if only is not None:  # with room for as many items that may be found as without a mask
                 wider = beam * index.ntotal // max(only.num_rows, 1)
-                parameters.efSearch = max(min(wider, LARGEST_BEAM), beam)
+                parameters.efSearch = max(min(wider, largest), beam)
                 parameters.sel = only.selector
             found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
             return found
 
-        return PreparedQueries(queries, best, None, None, False)
+        more = None
+        if not is_named and largest < index.ntotal:
+            more = partial(self._ask, queries, ef_search, WIDER * largest, False)
+        return PreparedQueries(queries, best, None, None, False, wider=more)

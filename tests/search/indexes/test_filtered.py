@@ -36,8 +36,12 @@ def index(request: pytest.FixtureRequest) -> FaissIndex:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])
-def test_lists_widen_until_enough_is_found(index: FaissIndex, share: float) -> None:
+@pytest.mark.parametrize("which", ["any", "far"])
+def test_lists_widen_until_enough_is_found(index: FaissIndex, share: float, which: str) -> None:
+    """Whether items that pass lie anywhere, or on one side, far from most queries."""
     is_left = torch.rand(NUM_ITEMS, generator=torch.Generator().manual_seed(1)) < share
+    if which == "far":
+        is_left = ITEMS[:, 0] <= ITEMS[:, 0].quantile(share)
     mask, num_left = hiding(~is_left), int(is_left.sum())
     assert num_left, "a filter that passes nothing is another test"
     found = index.search(QUERIES, SearchSpec(K, at_least=K, mask=mask), SearchParams())
@@ -51,6 +55,16 @@ def test_lists_widen_until_enough_is_found(index: FaissIndex, share: float) -> N
             assert sorted([scores[row] for row in rows], reverse=True) == pytest.approx(best, abs=1e-5)
         else:  # its nearest lists, or most of the graph's best
             assert np.isin(np.round(best, 5), np.round([scores[row] for row in rows], 5)).mean() >= 0.2
+
+
+def test_a_beam_that_finds_too_little_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the request names it; then the list is short."""
+    monkeypatch.setattr("rails_ray.search.indexes.hnsw.LARGEST_BEAM", 64)
+    made = build(fit(HnswConfig(M=4, ef_construction=20), ITEMS, NUM_ITEMS, 0), [ITEMS])
+    graph = FaissIndex.read(made.data, made.error)
+    spec = SearchSpec(K, at_least=K, mask=hiding(ITEMS[:, 0] > ITEMS[:, 0].quantile(0.003)))
+    assert graph.search(QUERIES, spec).num_found().tolist() == [K] * len(QUERIES)
+    assert graph.search(QUERIES, spec, SearchParams(ef_search=64)).num_found().min() < K
 
 
 def test_a_filter_that_passes_nothing(index: FaissIndex) -> None:

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from rails_ray.serving import local
 from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
+from rails_ray.storage.filesystem import Storage
+from support.attributes import random_items, with_attributes
 from support.browser import chromium, needs_browser
+from support.examples import publish_here
 from support.ports import free_port
 from support.processes import wait_for
 
@@ -154,3 +158,26 @@ def test_it_fits_a_phone_and_the_dark(page: Any, browser: Any) -> None:
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_filter_and_attributes_are_shown(browser: Any, tmp_path: Path) -> None:
+    publish_here(tmp_path)
+    items = random_items(60)
+    with_attributes(Storage(str(tmp_path)), items)
+    version, port = local.open(str(tmp_path)), free_port()
+    with listening(SingleProcessServer(version), port=port):
+        browser.get(f"http://127.0.0.1:{port}")
+        wait_for(lambda: found(browser, "#filter-label").is_displayed())
+        assert "price (float)" in found(browser, "#filter").get_attribute("placeholder")
+        found(browser, "#filter").send_keys('{"price": {"$lt": 3}}')
+        search(browser, "red")
+        [expected] = version.search(["red"], k=60, cutoff={"top_k": 60}, filter={"price": {"$lt": 3}}).results
+        names = [element.text.split()[0] for element in all_of(browser, "li button span:nth-child(2)")]
+        assert names == [str(item) for item in expected.items]
+        shown = [element.text for element in all_of(browser, "li .fields")]
+        prices = [items[int(item.removeprefix("item-"))]["price"] for item in expected.items]
+        assert all(f"price: {price:g}" in line for price, line in zip(prices, shown, strict=True))
+        found(browser, "#filter").clear()
+        found(browser, "#filter").send_keys('{"size": 3}')
+        search(browser, "red")
+        wait_for(lambda: "filter must name attributes of the version" in found(browser, "#error").text)

@@ -78,6 +78,8 @@ def nested(levels: int) -> dict[str, Any]:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"filter": nested(100)}, "filter must nest at most 16 levels deep, got more"),
     ({"filter": nested(400)}, "filter must nest at most 16 levels deep, got more"),
+    ({"filter": nested(900)}, "filter must nest at most 16 levels deep, got more"),
+    ({"filter": nested(950)}, "filter must nest at most 16 levels deep, got more"),
     ({"filter": "price < 3"}, "filter must be a JSON object, got 'price < 3'"),
     ({"filter": {"price": {"$lt": "a"}}}, "filter.price.$lt must be a number, as the column is of type float, got 'a'"),
     ({"filter": {"price": {"lt": "{0}"}}}, "filter.price must have operators among $eq, $ne, $gt, $gte, $lt, $lte, "),

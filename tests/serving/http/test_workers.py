@@ -106,6 +106,7 @@ def test_a_worker_that_is_killed_while_another_version_takes_over(tmp_path: Path
         processes.wait_for(lambda: len(server.children()) == 2 and {own.pid for own in server.children()} != first)
         processes.wait_for(lambda: {version_of_answer() for _ in range(10)} == {"v2"})
         processes.wait_for(lambda: readers(storage, time.time())[0]["v2"] >= 2)  # each worker has a lease of its own
+        assert readers(storage, time.time())[0]["v1"] <= 1, "that of the one that died"
 
 
 @pytest.mark.long
