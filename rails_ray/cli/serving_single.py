@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -30,7 +30,9 @@ def serve_single(options: Serve) -> None:
             from rails_ray.serving.http.workers import single_threaded
 
             single_threaded()
-        host, (serve, look) = options.host or "127.0.0.1", _loaded(options, keys_file, stack)
+        host, (serve, leased) = options.host or "127.0.0.1", _loaded(options, keys_file)
+        workers_follow = options.workers > 1 and options.follow  # each then has a lease of what it serves
+        look = stack.enter_context(nullcontext(lambda: None) if workers_follow else leased())
         check_stop, tell_of_keys = on_signals(), telling(keys_file)
 
         def tell() -> None:
@@ -38,7 +40,7 @@ def serve_single(options: Serve) -> None:
             look()
 
         if options.workers > 1:
-            _serve_by_workers(options, serve, host, check_stop, tell)
+            _serve_by_workers(options, serve, leased, host, check_stop, tell)
             return
         with serve(host, None) as server:
             options.say_where(f"http://{host}:{options.port}")
@@ -48,11 +50,12 @@ def serve_single(options: Serve) -> None:
                 server.join(LOOK_S)
 
 
-def _loaded(
-    options: Serve, keys_file: str | None, stack: ExitStack
-) -> tuple[Callable[[str, Any], AbstractContextManager[Any]], Callable[[], None]]:
-    """Load the version. Returns what serves it, in a thread, at a host and a socket that it may be given; and what
-    renews its lease, which the stack ends."""
+Leased = Callable[[], AbstractContextManager[Callable[[], None]]]
+
+
+def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any], AbstractContextManager[Any]], Leased]:
+    """Load the version. Returns what serves it, in a thread, at a host and a socket that it may be given; and a block
+    in which this process has a lease of the version that it serves, which is renewed by what the block is given."""
     with out.status("loading torch"):
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.reranking.rankers.calling import ranker_of
@@ -76,13 +79,6 @@ def _loaded(
         allow_code=options.allow_code,
     )
     logs.to_stderr()
-    # Nothing is written to a packaged storage. Workers that follow move on by themselves, to a version that is kept.
-    needs_lease = local.place_of(options.storage) == options.storage
-    needs_lease &= options.workers == 1 or options.follows_every_s is None
-    lease = Lease(version.version.storage, lambda: version.manifest.version)
-    if needs_lease:
-        lease.look()
-        stack.callback(lease.end)
     noting = query_log.noting(options.log_queries)
     trim()  # what was read on the way
 
@@ -100,12 +96,25 @@ def _loaded(
         )
         return listening(server, host=host, port=options.port, shared=shared)
 
-    return serve, lease.look if needs_lease else lambda: None
+    @contextmanager
+    def leased() -> Iterator[Callable[[], None]]:
+        if local.place_of(options.storage) != options.storage:  # one that is packaged, where nothing is written
+            yield lambda: None
+            return
+        lease = Lease(version.version.storage, lambda: version.manifest.version)
+        lease.look()
+        try:
+            yield lease.look
+        finally:
+            lease.end()
+
+    return serve, leased
 
 
 def _serve_by_workers(
     options: Serve,
     serve: Callable[[str, Any], AbstractContextManager[Any]],
+    leased: Leased,
     host: str,
     check_stop: Callable[[], None],
     tell: Callable[[], None],
@@ -118,8 +127,10 @@ def _serve_by_workers(
     with listening_socket(host, options.port) as shared:
 
         def work(is_stopped: Callable[[], bool]) -> None:
-            with serve(host, shared) as server:
+            # One that follows reads another version than the process that it was forked from.
+            with serve(host, shared) as server, leased() if options.follow else nullcontext(lambda: None) as renew:
                 while server.is_alive() and not is_stopped():
+                    renew()
                     server.join(LOOK_AT_WORKERS_S)
 
         workers = Workers(work, options.workers, fail)

@@ -249,3 +249,28 @@ def test_texts_are_read_by_the_models_own_encoder(tmp_path: Path) -> None:
         refused = door.ask("POST", {"items": [item("x")]})
         assert refused.status_code == 422
         assert "items[0] must be given by text for version" in refused.json()["error"]
+
+
+def test_attributes_come_with_items_and_filters_know_them(tmp_path: Path) -> None:
+    prices, tags = [1.0, 2.0, 3.0, None], [["new"], [], None, ["old", "red"]]
+    local.build(
+        VECTORS, ["a", "b", "c", "d"], folder=str(tmp_path / "storage"), attributes={"price": prices, "tags": tags}
+    )
+    with served(tmp_path / "storage", tmp_path / "keys", follow_s=0.05) as door:
+        stored = door.ask(
+            "POST",
+            {"items": [item("x", attributes={"price": 9, "tags": ["red"]}), item("a", (1, 0, 0, 0))]},
+        ).json()
+        assert (stored["num_added"], stored["num_replaced"]) == (1, 1)
+        wait_for(lambda: door.server.version_name == stored["version"])
+
+        def found(filter: dict[str, Any]) -> set[Any]:
+            body = {"queries": [{"embedding": [1.0, 0, 0, 0]}], "k": 9, "filter": filter}
+            return {*door.ask("POST", body, path="/v1/search").json()["results"][0]["items"]}
+
+        assert found({"price": {"$gt": 2.5}}) == {"c", "x"}
+        assert found({"tags": "red"}) == {"d", "x"}
+        assert found({"price": 1}) == set(), "the item that replaced it has no price"
+        refused = door.ask("POST", {"items": [item("y", attributes={"price": "9"})]})
+        assert refused.status_code == 422
+        assert refused.json()["error"] == "items[0].attributes.price must be a finite number, got '9'"

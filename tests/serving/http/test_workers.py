@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from rails_ray.serving.http import workers
 from rails_ray.serving.http.workers import Workers
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.leases import readers
 from support import processes
 from support.examples import publish_here
 from support.ports import free_port
@@ -103,6 +105,8 @@ def test_a_worker_that_is_killed_while_another_version_takes_over(tmp_path: Path
         processes.wait_for(lambda: version_of_answer() == "v2")
         processes.wait_for(lambda: len(server.children()) == 2 and {own.pid for own in server.children()} != first)
         processes.wait_for(lambda: {version_of_answer() for _ in range(10)} == {"v2"})
+        processes.wait_for(lambda: readers(storage, time.time())[0]["v2"] >= 2)  # each worker has a lease of its own
+        assert readers(storage, time.time())[0]["v1"] <= 1, "that of the one that died"
 
 
 @pytest.mark.long
