@@ -17,7 +17,7 @@ from rails_ray.storage.filesystem import Storage
 from support.examples import encode
 
 ROOT = Path(__file__).parents[1]
-JOBS = ("train", "encode", "calibrate", "publish", "evaluate", "pipeline", "relevance", "train-ranker")
+JOBS = ("train", "encode", "calibrate", "publish", "evaluate", "pipeline", "refresh", "relevance", "train-ranker")
 FOLDERS = ("rails_ray/jobs", "jobs")  # what is installed, and the names of old in the repository
 
 

@@ -15,7 +15,7 @@ from rails_ray.on_ray.serving import plan
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from support.command_line import code_blocks
-from support.kuberay import CRDS, Object, at, cluster_of, groups
+from support.kuberay import CLUSTER, Object, at, cluster_of, groups
 from support.manifests import K8S, change, every_overlay, move, named, of_kind, parsed, secret_keys, serve_config, the
 
 
@@ -145,7 +145,7 @@ def test_replicas_fit_on_the_workers(overlay: str) -> None:
 
 @pytest.mark.parametrize(("overlay", "has_gpus"), [("cpu", False), ("gpu", True)])
 def test_gpus_are_asked_for_by_the_gpu_overlay_alone(overlay: str, has_gpus: bool) -> None:
-    for manifest in of_kind(overlay, *CRDS):
+    for manifest in of_kind(overlay, *CLUSTER):
         for node_type, group in groups(cluster_of(manifest)):
             resources = group["template"]["spec"]["containers"][0]["resources"]
             expected = has_gpus and node_type == "worker"
