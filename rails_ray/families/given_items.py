@@ -1,6 +1,7 @@
 """Items that a caller gives in memory: their vectors, ids, titles and attributes, checked."""
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def given_items(
     """Items to add, as `changing.add` takes them.
 
     Args:
-        inputs: vectors [X, D], or texts, which are titles too if none are given.
+        inputs: vectors [X, D], or texts, which the model reads after their titles, as it does those of a data set.
         attributes: values of all items, by name.
 
     Raises:
@@ -126,7 +127,8 @@ def given_items(
     """
     texts = list(inputs) if not isinstance(inputs, np.ndarray) and isinstance(inputs, Sequence) else []
     if texts and all(isinstance(own, str) for own in texts):
-        items = items_of(len(texts), ids, texts if titles is None else titles, attributes)
-        return items.append_column("input", pa.chunked_array([pa.array(texts, pa.string())]))
+        items = items_of(len(texts), ids, titles, attributes)
+        read = [f"{title}\n{text}" if title else text for title, text in zip(titles or repeat(""), texts, strict=False)]
+        return items.append_column("input", pa.chunked_array([pa.array(read, pa.string())]))
     rows = rows_of(inputs)
     return items_of(len(rows), ids, titles, attributes).append_column("input", vectors(rows))

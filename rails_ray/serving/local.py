@@ -164,7 +164,7 @@ class LocalVersion:
         Args:
             inputs: what the model reads of each item: vectors [X, D], or texts.
             ids: of the type that the version's ids have.
-            titles: shown with answers; texts are their own titles by default.
+            titles: shown with answers, and read before texts, as those of a data set are.
             attributes: values of all these items, by the name of an attribute that the version has; one that is left
                 out is null.
             replace: whether items may be there already, and are then replaced.

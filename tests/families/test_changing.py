@@ -393,3 +393,10 @@ def test_ids_alone_are_read(opened: LocalVersion, monkeypatch: pytest.MonkeyPatc
 
 def _not_to_be_called(*_: Any) -> bytes:
     raise AssertionError("a part was read whole")
+
+
+def test_texts_are_read_after_their_titles() -> None:
+    """As those of a data set and of a request are."""
+    items = given_items(["red", "blue"], ["a", "b"], ["hat", ""])
+    assert items["input"].to_pylist() == ["hat\nred", "blue"]
+    assert given_items(["red"], ["a"])["input"].to_pylist() == ["red"]
