@@ -50,8 +50,8 @@ from rails_ray.families.training_family import training_family
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.storage import parquet, parts, runs
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded
 
 RUNS = {"two-tower": "text-dot", "look-up": "ml1m-sasrec"}  # and the recipe of each
 FILE_ROWS = 50_000

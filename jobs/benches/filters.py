@@ -1,15 +1,15 @@
-"""Filters: what does a search of some items take, beside one of all?
+"""Filters: how long does a search of some items take, compared with one of all?
 
-Items that a filter passes are gathered and scored, or the others are hidden from the scan or the index. For shares of
-.5 to .001 of the items, drawn at random: the time of both ways under a dot product (exact, and by a graph) and under a
-mixture of 8 x 8 components of 32 numbers, and of the search without a filter, in turns, for 1 and 32 queries. The time
-of the mask itself, kept as bits, is in them; that of making it stands in rows of its own, for an equality, a range,
-`$in` of 100 and an `$and` of three. LanceDB's exact search with a prefilter stands beside where it is installed.
+Items that a filter passes are gathered and scored, or the others are hidden from the scan or the index. Between 0.5 and
+0.001 of the items pass, drawn at random. Both ways and the search without a filter are timed in turns, for 1 and 32
+queries: under a dot product, exactly and by a graph, and under a mixture of 8 x 8 components of 32 numbers. These times
+include reading the mask from bits that are kept. Other rows have the time of making a mask, for an equality, a range,
+`$in` of 100 and an `$and` of three. LanceDB's exact search with a prefilter is measured too where it is installed.
 
     python -m jobs.benches.filters [--num-items 1000000] [--num-mixture 200000] [--repeats 7]
 
 A yes is, of a search that passes half: at most 1.1 times the time without a filter under a dot product, 0.65 times
-under a mixture; of one that passes .001 under a mixture, 0.05 times. `gather_share` in `search.searcher` is where the
+under a mixture; of one that passes 0.001 under a mixture, 0.05 times. `gather_share` in `search.searcher` is where the
 two ways cross.
 """
 

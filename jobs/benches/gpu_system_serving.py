@@ -35,8 +35,9 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
 from rails_ray.serving import local
 from rails_ray.storage import parts, versions
+from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import CONFIG, WEIGHTS
+from rails_ray.storage.manifest import CONFIG
 from rails_ray.storage.parquet import item_part
 
 MOST_OFF = 2e-3  # between scores of a GPU and of the CPU

@@ -42,8 +42,8 @@ from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.storage import quantizers, runs
+from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.training.contrast import Gates
 from rails_ray.training.loop import train
 from rails_ray.training.objectives import Objective

@@ -104,18 +104,18 @@ def to_and_fro(arguments: Arguments, folder: Path, names: tuple[str, str]) -> di
     with served(arguments, folder) as (url, headers, server):
         load = Load(url, headers, queries, expected, arguments.clients)
         with load:
-            time.sleep(WARM_S + arguments.quiet_s)
+            time.sleep(WARM_S + arguments.quiet_s)  # clients ask in other threads, which is what is measured
             quiet, before = load.taken(WARM_S), memory_of(server)
             took, most, began = list[float](), before, time.perf_counter()
             for turn in range(arguments.swaps):
                 name, asked = names[(turn + 1) % 2], time.perf_counter()
                 versions.rollback(storage, name)
                 while not load.is_served(name, arguments.workers, since=asked):
-                    time.sleep(0.01)  # until all answer from it, which nothing tells
+                    time.sleep(0.01)  # no worker announces its switch: only answers show that all have made it
                 most = max(most, memory_of(server))
                 took.append(time.perf_counter() - asked)
             swapping = load.taken(began - load.began)
-        time.sleep(2 * arguments.follow_s)  # a look that gives memory back
+        time.sleep(2 * arguments.follow_s)  # the next look at the pointer gives memory back
         after = memory_of(server)
     return {
         "num_swaps": arguments.swaps,
@@ -164,7 +164,7 @@ def freshness(arguments: Arguments, folder: Path) -> dict[str, Any]:
             stored.append(time.perf_counter() - began)
             search = {"queries": [{"embedding": rows[0]}], "k": 1}
             while http.post("/v1/search", json=search).json()["results"][0]["items"] != [first]:
-                time.sleep(0.02)  # until it is found, which is what is measured
+                time.sleep(0.02)  # the pause limits how exactly the time until it is found is known
             found.append(time.perf_counter() - began)
     return {"added": arguments.added, "follow_s": arguments.follow_s, "stored_s": stored, "found_s": found}
 
@@ -226,7 +226,7 @@ def served(arguments: Arguments, folder: Path) -> Iterator[tuple[str, dict[str, 
                 httpx.get(f"{url}/v1/health/ready").raise_for_status()
                 break
             except httpx.HTTPError:
-                time.sleep(0.2)  # until it listens
+                time.sleep(0.2)  # it starts in another process, which says nothing when it listens
         yield url, headers, psutil.Process(server.pid)
     finally:
         server.terminate()

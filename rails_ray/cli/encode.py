@@ -15,7 +15,7 @@ from rails_ray.on_ray.environment import has_cluster
 
 if TYPE_CHECKING:
     from rails_ray.families.encoding import EncodeOptions, OnProgress
-    from rails_ray.storage.manifest import Encoded
+    from rails_ray.storage.described import Encoded
 
 INDEX_OPTIONS = {  # of encode: the field of an index's config that each fills in
     "index_storage": "storage",

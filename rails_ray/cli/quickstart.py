@@ -22,8 +22,8 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving import client
 from rails_ray.serving.http.ports import check_port
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.training.evaluation.agreement import recall_at_k
 from rails_ray.training.evaluation.calibrating import CalibrationReport

@@ -10,8 +10,8 @@ from rails_ray.cli.stages import data_config
 from rails_ray.errors import GateError
 
 if TYPE_CHECKING:
+    from rails_ray.storage.described import Manifest
     from rails_ray.storage.filesystem import Storage
-    from rails_ray.storage.manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from rails_ray.cutoffs.measuring import LEVELS, Measured, segment_name
 from rails_ray.cutoffs.temperatures import Factors
 from rails_ray.schema.responses import SearchResponse
 from rails_ray.search.measured import SearchFigures
-from rails_ray.storage.manifest import HiddenEntry, IndexEntry, Manifest, PartEntry, summary
+from rails_ray.storage.described import HiddenEntry, IndexEntry, Manifest, PartEntry
+from rails_ray.storage.manifest import summary
 from rails_ray.storage.usage import SharedSizes
 from rails_ray.storage.versions import Listed
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ShareKept

@@ -27,8 +27,8 @@ from rails_ray.serving.measuring import (
 from rails_ray.serving.running_means import Z
 from rails_ray.serving.search_defaults import USUAL
 from rails_ray.serving.shard_search import ShardSearch
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest
 
 MOST_QUERIES = 2000  # whose recalls of 1 show a recall of 0.998
 

@@ -14,8 +14,8 @@ from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.storage import parquet
 from rails_ray.storage.attributes import kinds_for, read_column
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.ids import ItemIds, keys_of
-from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parts import PART_ITEMS
 
 

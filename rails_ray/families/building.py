@@ -27,10 +27,11 @@ from rails_ray.modules.encoders.vectors import VectorsConfig
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.storage import parts, versions
 from rails_ray.storage.attributes import ATTRIBUTE, kinds_of, read_column
+from rails_ray.storage.described import WEIGHTS, Manifest
 from rails_ray.storage.filesystem import NAME, Storage
 from rails_ray.storage.ids import ColumnDigest
 from rails_ray.storage.intents import intent
-from rails_ray.storage.manifest import CONFIG, NO_RUN, QUERY_ENCODER, WEIGHTS, Manifest
+from rails_ray.storage.manifest import CONFIG, NO_RUN, QUERY_ENCODER
 from rails_ray.storage.parquet import NAMED, item_part
 
 QUERY = {"embedding": "list<float>"}  # the field of a request that gives a query

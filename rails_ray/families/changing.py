@@ -23,10 +23,10 @@ from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
+from rails_ray.storage.described import Encoded, Manifest, PartEntry
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import DIGITS, ItemIds, keys_of
 from rails_ray.storage.intents import intent
-from rails_ray.storage.manifest import Encoded, Manifest, PartEntry
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, 
 from rails_ray.families.shards import read_part
 from rails_ray.families.version import Version
 from rails_ray.storage import hidden, indexes, versions
+from rails_ray.storage.described import Encoded, Manifest, PartEntry
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.intents import intent
-from rails_ray.storage.manifest import CONFIG, Encoded, Manifest, PartEntry
+from rails_ray.storage.manifest import CONFIG
 from rails_ray.storage.parts import PART_ITEMS
 
 SMALL = 0.25  # of a part's usual items: fewer are written with others

@@ -36,9 +36,9 @@ from rails_ray.families.items import Fitting, NewCodes, check_codes
 from rails_ray.families.query_encoder import TEXT, query_encoder_file
 from rails_ray.families.registry import served_family
 from rails_ray.storage import manifest, parts, runs
+from rails_ray.storage.described import Encoded, IndexEntry
 from rails_ray.storage.filesystem import Storage, timed_name
 from rails_ray.storage.intents import intent
-from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet_files import FileRows
 from rails_ray.storage.parts import PART_ITEMS, PlannedPart, Task, shards_of
 
@@ -251,7 +251,7 @@ def _encoded(
         items_done = partial(_items_done, store, version, planned)
         executor.write(work, options.num_workers, use_gpu, items_done, on_progress)
 
-    def indexes_of(encoded: Encoded) -> list[manifest.IndexEntry]:
+    def indexes_of(encoded: Encoded) -> list[IndexEntry]:
         tell(scanned.num_items, scanned.num_items, "items, building indexes" if own.index_names else "items")
         return indexing.build(executor.each, store, encoded, config_json)
 

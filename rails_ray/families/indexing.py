@@ -18,8 +18,8 @@ from rails_ray.search.indexes import faiss_building
 from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.recall import sampled_recall
 from rails_ray.storage import indexes, manifest
+from rails_ray.storage.described import Encoded, IndexEntry, PartEntry
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, IndexEntry, PartEntry
 from rails_ray.storage.parquet import item_state
 
 SAMPLE_ITEMS = 200_000  # what k-means needs for the lists of 1.6 million items, 39 each; 51 MB of 64 numbers

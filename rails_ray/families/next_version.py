@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from rails_ray.families import calibrations, default_searches
 from rails_ray.storage import parquet, versions
+from rails_ray.storage.described import Encoded, FileEntry, Manifest, PartEntry
 from rails_ray.storage.filesystem import Storage, Tagged
-from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry, folder_of, location, write_object
+from rails_ray.storage.manifest import folder_of, location, write_object
 
 ATTEMPTS = 8  # of a change that others outrun
 NEXT_NAME = re.compile(r"(.+)\.(\d+)-[0-9a-f]{6}")

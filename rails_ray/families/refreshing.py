@@ -18,9 +18,9 @@ from rails_ray.families.config import DataConfig
 from rails_ray.families.read_items import corpus_to_add
 from rails_ray.families.version import Version
 from rails_ray.storage import watermarks
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Manifest
 
 
 @dataclass(frozen=True)

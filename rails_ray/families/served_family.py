@@ -29,9 +29,10 @@ from rails_ray.schema.ranker import RankerConfig
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.searcher import Searcher
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Encoded, folder_of
+from rails_ray.storage.manifest import folder_of
 
 Read = Callable[[str], bytes]
 NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})

@@ -13,9 +13,10 @@ from rails_ray.modules.similarities.states import AnyItems, take
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.faiss_index import FaissIndex, first_vector, on_gpu
 from rails_ray.storage import hidden, parquet
+from rails_ray.storage.described import Encoded, PartEntry
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Encoded, PartEntry, read_array
+from rails_ray.storage.manifest import read_array
 from rails_ray.storage.parquet import StateReader
 
 

@@ -18,10 +18,11 @@ from rails_ray.families.shards import Items, base_of, read_indexes, read_later, 
 from rails_ray.modules.encoders.frozen import FrozenText
 from rails_ray.modules.model import Model
 from rails_ray.search.indexes import VectorIndex
+from rails_ray.storage.described import Encoded, Manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.hidden import live_rows, of_rows
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, Encoded, Manifest, read_file
+from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, read_file
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.versions import read_described, read_manifest
 

@@ -18,7 +18,7 @@ from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import plain_errors
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
 from rails_ray.on_ray.task_runner import call, run_tasks, start_workers
-from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.parts import PART_ITEMS, PlannedPart
 
 

@@ -20,8 +20,8 @@ from rails_ray.on_ray.publishing import publish
 from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.training import TIMEOUT_S, train
 from rails_ray.storage import versions
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage, timed_name
-from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from rails_ray.training.evaluation.gates import Gates, churn_objection, objection
 from rails_ray.training.evaluation.report import Report

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from rails_ray.storage import versions
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest, read_encoded
+from rails_ray.storage.manifest import read_encoded
 
 
 def publish(storage: str, version: str, *, on_file: Callable[[int, int], None] = lambda done, total: None) -> Manifest:

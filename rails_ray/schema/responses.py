@@ -68,7 +68,7 @@ class QueryResult(Response):
     num_searched: items that the query could find: those that the filter passes, without the excluded ones.
     num_unknown_excluded: entries of the query's `exclude` that name no item; null if a shard did not answer, or
         the answer is a fallback.
-    num_unknown_included: entries of the query's `include` likewise; null if it has none.
+    num_unknown_included: entries of the query's `include` that name no item; null if it has none.
     num_scored: items whose score was computed.
     is_truncated: whether k or max_items ended the list before the scores fell below the threshold.
     is_short: whether the search found fewer items than requested, although more exist.

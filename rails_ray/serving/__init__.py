@@ -14,6 +14,7 @@
 | `segments`            | the items of a shard: its base, and what came later                      |
 | `scope`               | which items of a shard a search may find                                 |
 | `kept_masks`          | the masks of filters, and the rows that they leave                       |
+| `shard_messages`      | what routers and shards exchange                                         |
 | `shard_search`        | query state -> the best items of one shard                               |
 | `held_shards`         | all shards of a version in one process, searched at the same time        |
 | `held_versions`       | one shard in the versions that are wanted of it                          |
@@ -37,6 +38,7 @@
 | `room`                | room in memory for a further version                                     |
 | `following`           | another version takes over while a server runs                           |
 | `item_changes`        | items that clients add and delete                                        |
+| `loaded`              | a version in the memory of one process                                   |
 | `local`               | a version in the caller's own process                                    |
 | `client`              | a client of the HTTP API                                                 |
 | `heap`                | gives back the memory of a large answer                                  |

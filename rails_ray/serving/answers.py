@@ -19,7 +19,7 @@ from rails_ray.schema.responses import CertificateResult, Coverage, ExplainedIte
 from rails_ray.search.rounds import unanswered_error
 from rails_ray.search.sharded import merge
 from rails_ray.search.spec import SearchResult, gap_to, needed
-from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardExplanation, ShardRequest, ShardResponse
 from rails_ray.stopwatch import part
 
 Value = TypeVar("Value")

@@ -29,7 +29,7 @@ from rails_ray.schema.responses import BudgetResult, CertificateResult, QueryRes
 from rails_ray.search.rounds import AskRanker, AskShards, RankerCall, Rounds, check_refusals
 from rails_ray.search.sharded import merge
 from rails_ray.serving.deadlines import Deadline
-from rails_ray.serving.shard_search import ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardRequest, ShardResponse
 
 NO_BUDGET = "no budget was asked for"
 SPENT = "the budget was spent on the supports"

@@ -32,7 +32,8 @@ from rails_ray.serving.measuring import (
     spread,
 )
 from rails_ray.serving.search_defaults import USUAL
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.comparing import ItemsDiff
 from rails_ray.storage.ids import ItemIds
 

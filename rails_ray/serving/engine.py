@@ -31,7 +31,7 @@ from rails_ray.serving.paging import is_paged, paged
 from rails_ray.serving.popular import Popular
 from rails_ray.serving.scope import Scope, scope_of
 from rails_ray.serving.search_defaults import SearchDefaults
-from rails_ray.serving.shard_search import ShardItems, ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardItems, ShardRequest, ShardResponse
 from rails_ray.serving.stages import Stages, timed
 from rails_ray.serving.vector_queries import VectorQueries
 from rails_ray.storage.deltas import delta_facts

@@ -7,7 +7,7 @@ from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.search.rounds import AskShards, Rounds
 from rails_ray.serving.engine import Engine
-from rails_ray.serving.shard_search import ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardRequest, ShardResponse
 
 K = 10  # items of the answer
 ANY = SearchRequest(queries=[QueryInput(text="any")])  # names neither a method nor a parameter

@@ -10,13 +10,10 @@ emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import torch
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ValidationError
 
@@ -33,14 +30,14 @@ from rails_ray.search.rounds import Done, Rounds
 from rails_ray.serving.drift import Distance
 from rails_ray.serving.engine import Engine, Limits
 from rails_ray.serving.feedback import Feedback
-from rails_ray.serving.golden import golden_search
 from rails_ray.serving.held_shards import HeldShards
+from rails_ray.serving.loaded import Loaded, check_device
 from rails_ray.serving.running_means import RunningMean
-from rails_ray.serving.shard_search import ShardSearch, missing_bytes
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence
 from rails_ray.serving.vector_queries import VectorQueries, VectorSearch
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import NAME, Storage
-from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.versions import CURRENT
 
 if TYPE_CHECKING:
@@ -55,59 +52,6 @@ PACKAGED = Path(__file__).parents[1] / "packaged"  # storages that come with the
 
 Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A version in memory."""
-
-    version: Version
-    engine: Engine
-    shards: Sequence[ShardSearch]
-    held: HeldShards
-    since: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-    @classmethod
-    def of(cls, version: Version, device: str, former: "Loaded | None" = None, **options: Any) -> "Loaded":
-        """Load a version.
-
-        Args:
-            former: a version that is loaded, which this one shares what it can with.
-            options: of the engine.
-        """
-        engine = Engine(version, device=device, **options)
-        before = [None] * version.num_shards if former is None else former.shards_for(version)
-        shards = [ShardSearch(version, shard, device, before[shard]) for shard in range(version.num_shards)]
-        engine.search_defaults.check(shards[0].searcher.methods)
-        return cls(version, engine, shards, HeldShards(shards))
-
-    def followed_by(self, version: Version) -> "Loaded":
-        """Load another version of the same storage, with this one's options."""
-        own = self.engine
-        options = {"limits": own.limits, "cutoff": own.given_cutoff, "has_ranker": own.ranking.has_ranker}
-        return Loaded.of(version.after(self.version), self.shards[0].device, self, **options)
-
-    def check(self) -> None:
-        """Answer an example query.
-
-        Raises:
-            DamagedError: if a score is no number.
-        """
-        self.held.advance(golden_search(self.engine))
-
-    def bytes_to_load(self, version: Version) -> int:
-        """The size of the files of another version that are to be loaded, as others are shared."""
-        has_other_model = version.described.home != self.version.described.home
-        files = version.described.files if has_other_model else []
-        formers = enumerate(self.shards_for(version))
-        return sum(entry.size_bytes for entry in files) + sum(
-            missing_bytes(version, shard, former) for shard, former in formers
-        )
-
-    def shards_for(self, version: Version) -> "list[ShardSearch | None]":
-        """The shard of each number, if it is there."""
-        there = dict(enumerate(self.shards))
-        return [there.get(number) for number in range(version.num_shards)]
 
 
 class LocalVersion:
@@ -384,19 +328,6 @@ def place_of(storage: str) -> str:
     """Return the place of a storage that is named: one that comes with the package, where no folder has its name."""
     packaged = PACKAGED / storage
     return str(packaged) if NAME.fullmatch(storage) and packaged.is_dir() and not Path(storage).exists() else storage
-
-
-def check_device(device: str) -> None:
-    """Raises:
-    ValueError: if torch knows no such device, or sees no such GPU.
-    """
-    num_gpus = torch.cuda.device_count()
-    try:
-        found = torch.device(device)
-    except RuntimeError:  # a list of all that torch was ever built for
-        found = None
-    if found is None or (found.type == "cuda" and (found.index or 0) >= num_gpus):
-        raise ValueError(f"device must be cpu, or cuda where torch sees a GPU (it sees {num_gpus}), got {device!r}")
 
 
 def build(

@@ -32,7 +32,8 @@ from rails_ray.search.spec import SearchResult
 from rails_ray.serving.encoder import QueryEncoder
 from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.search_defaults import USUAL
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
 
 BATCH = 64  # queries searched at a time, for recall
 FEWEST_TIMED, MOST_TIMED = 5, 50  # queries searched one at a time

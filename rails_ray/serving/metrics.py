@@ -8,7 +8,7 @@ rails_ray_truncated         method                  lists that k or max_items en
 rails_ray_coverage                                  share of the corpus that a search went through
 rails_ray_version           version                 1 for the version that is served
 rails_ray_version_created_seconds                   when it was published, in seconds since 1970
-rails_ray_version_since_seconds                     when the server began to answer from it, likewise
+rails_ray_version_since_seconds                     when the server began to answer from it, in seconds since 1970
 rails_ray_version_refused                           1 while a newer version is refused; see `following`
 rails_ray_deltas                                    its deltas
 rails_ray_items             kind                    its items: live, those of them in deltas, and hidden rows

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rails_ray.search.rounds import AskShards, Rounds
-from rails_ray.serving.shard_search import ShardResponse
+from rails_ray.serving.shard_messages import ShardResponse
 from rails_ray.stopwatch import noted
 
 NAMES = ("queue", "encode", "shards", "candidates", "score", "ranker", "merge", "cut")

@@ -37,6 +37,7 @@
 | `relevances`   | relevance matrices, while they are filled and afterwards                    |
 | `quantizers`   | what reads a version's components back from codes                           |
 | `codes`        | the codes of items                                                          |
+| `described`    | the description of a version: its files, and what they hold                 |
 | `manifest`     | what a version consists of; detects damage                                  |
 | `parts`        | the parts of a version during encoding: none twice, none lost               |
 | `indexes`      | the indexes of a version                                                    |

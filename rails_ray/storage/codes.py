@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.storage import parquet
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.hidden import live_rows
-from rails_ray.storage.manifest import Encoded, read_file
+from rails_ray.storage.manifest import read_file
 
 
 def write(storage: Storage, folder: str, item_codes: ItemCodes) -> None:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from rails_ray.counting import advance
 from rails_ray.storage import parquet
+from rails_ray.storage.described import Encoded, PartEntry
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.hidden import live_rows
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Encoded, PartEntry, read_array
+from rails_ray.storage.manifest import read_array
 from rails_ray.storage.usage import sizes_of
 
 DIGEST_BYTES = 16  # of an item

@@ -1,11 +1,12 @@
-"""How much of a version lies beside its base, and when that is to be written anew."""
+"""Counts of the deltas and hidden rows of a version, and when it is due to be written anew."""
 
 from typing import Any
 
-from rails_ray.storage.manifest import Encoded
+from rails_ray.storage.described import Encoded
 
-MOST_DELTAS = 16  # beyond which a compaction is due
-MOST_CHANGED = 0.05  # likewise, of all rows: those of deltas, and hidden ones
+# A compaction is due beyond either.
+MOST_DELTAS = 16
+MOST_CHANGED = 0.05  # of all rows: those of deltas, and hidden ones
 
 
 def is_compaction_due(described: Encoded) -> bool:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import leases, tags, versions
+from rails_ray.storage.described import Encoded, Manifest
 from rails_ray.storage.filesystem import NAME, Storage
-from rails_ray.storage.manifest import OBJECTS, Encoded, Manifest, folder_of, location, read_json
+from rails_ray.storage.manifest import OBJECTS, folder_of, location, read_json
 from rails_ray.storage.versions import Listed
 
 KEEP = 5

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from rails_ray.errors import DamagedError
 from rails_ray.storage import parquet
+from rails_ray.storage.described import Encoded, HiddenEntry, PartEntry
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, HiddenEntry, PartEntry, read_file, write_object
+from rails_ray.storage.manifest import read_file, write_object
 from rails_ray.storage.numbers import numbers_in
 
 NO_ROWS = np.empty(0, np.int64)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
+from rails_ray.storage.described import FileEntry, IndexEntry
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import FileEntry, IndexEntry, folder_of, read_json, write_object
+from rails_ray.storage.manifest import folder_of, read_json, write_object
 
 RECALL = "recall"  # a field of the record of a shard's index
 

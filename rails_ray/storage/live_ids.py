@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import hidden, parquet
 from rails_ray.storage.balance import added, balance_of
+from rails_ray.storage.described import Encoded, PartEntry
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds, keys_of
-from rails_ray.storage.manifest import Encoded, PartEntry, location, read_file
+from rails_ray.storage.manifest import location, read_file
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,9 @@ from numpy.typing import NDArray
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import parquet, watermarks
+from rails_ray.storage.described import Encoded, FileEntry, IndexEntry, PartEntry
 from rails_ray.storage.filesystem import NAME, Storage
-from rails_ray.storage.manifest import (
-    Encoded,
-    FileEntry,
-    IndexEntry,
-    PartEntry,
-    describe,
-    folder_of,
-    read_json,
-    write_encoded,
-    write_object,
-)
+from rails_ray.storage.manifest import describe, folder_of, read_json, write_encoded, write_object
 
 PART_ITEMS = 2**14  # in a part: seconds of work for a CPU, tens of megabytes for a mixture
 RECORD = re.compile(r"(\d{12})\.json")

@@ -15,8 +15,9 @@ from typing import Any
 import safetensors.torch
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
+from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import NAME, Storage
-from rails_ray.storage.manifest import WEIGHTS, read_json
+from rails_ray.storage.manifest import read_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, location
+from rails_ray.storage.manifest import location
 from rails_ray.storage.versions import listed
 
 

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from rails_ray import __version__
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import manifest, tags
+from rails_ray.storage.described import Encoded, FileEntry, Manifest, PartEntry
 from rails_ray.storage.expiring import this_user
 from rails_ray.storage.filesystem import NAME, Storage, Tagged
 from rails_ray.storage.intents import intent
-from rails_ray.storage.manifest import Encoded, Manifest, PartEntry, folder_of, location
+from rails_ray.storage.manifest import folder_of, location
 
 CURRENT = "CURRENT"
 
@@ -319,7 +320,7 @@ def damages(storage: Storage, described: Encoded) -> Iterator[str | None]:
             yield str(error)
 
 
-def check_file(storage: Storage, described: Encoded, entry: manifest.FileEntry) -> None:
+def check_file(storage: Storage, described: Encoded, entry: FileEntry) -> None:
     """Raises:
     DamagedError: if a file is missing or changed, or a part holds the wrong number of items.
     """

@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping
 
 from rails_ray.errors import DamagedError
+from rails_ray.storage.described import Encoded, FileEntry
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, FileEntry, read_file, write_object
+from rails_ray.storage.manifest import read_file, write_object
 
 
 def write(storage: Storage, tags: Mapping[str, str]) -> FileEntry:

@@ -14,8 +14,10 @@ from rails_ray.cli.main import main
 from rails_ray.cli.tuning_searches import tune_search
 from rails_ray.families import default_searches
 from rails_ray.serving import local, measuring
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage import manifest
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 from support.examples import publish_here
@@ -138,10 +140,10 @@ def test_a_mistake_is_one_sentence(
 
 def test_a_version_is_tuned_before_it_is_published(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, whole = Storage(str(root)), read_manifest(Storage(str(root)))
-    fields = {own.name: getattr(whole, own.name) for own in dataclasses.fields(manifest.Encoded)}
+    fields = {own.name: getattr(whole, own.name) for own in dataclasses.fields(Encoded)}
     for entry in whole.files:
         store.write(f"versions/later/{entry.path}", manifest.read_file(store, "v1", entry))
-    manifest.write_encoded(store, manifest.Encoded(**fields | {"version": "later"}))
+    manifest.write_encoded(store, Encoded(**fields | {"version": "later"}))
     arguments = ["tune", "--storage", str(root), "--target-recall", "0.5", "--k", "4", "--version", "later"]
     assert main(arguments) == 0
     assert "next: rails-ray publish --version later --storage " in capsys.readouterr().out
@@ -158,8 +160,8 @@ def test_data_that_are_named_must_have_queries(root: Path, capfd: pytest.Capture
 def test_a_version_without_items(root: Path) -> None:
     store = Storage(str(root))
     whole = read_manifest(store)
-    fields = {own.name: getattr(whole, own.name) for own in dataclasses.fields(manifest.Encoded)}
+    fields = {own.name: getattr(whole, own.name) for own in dataclasses.fields(Encoded)}
     empty = {"version": "empty", "num_items": 0, "shard_items": [0], "parts": []}
-    manifest.write_encoded(store, manifest.Encoded(**fields | empty))
+    manifest.write_encoded(store, Encoded(**fields | empty))
     with pytest.raises(ValueError, match="version empty must have items to measure its searches, got none"):
         tune_search(store, target_recall=0.9, version="empty")

@@ -15,7 +15,7 @@ from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving.answers import results_of
-from rails_ray.serving.shard_search import ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardRequest, ShardResponse
 from support.faiss_indexes import opened
 from support.indexed import NUM_ITEMS, TOLERANCE, assert_claims, each, questions, search
 

@@ -13,7 +13,7 @@ from rails_ray.search.masks import Exclusions
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving.answers import results_of
-from rails_ray.serving.shard_search import ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardRequest, ShardResponse
 from support.indexed import CUTS, NAMES, NUM_ITEMS, NUM_QUERIES, SOME, Corpus, Question, corpus
 from support.retrievers import Named, any_method, case
 

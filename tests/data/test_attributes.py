@@ -66,7 +66,7 @@ COLUMNS: dict[str, tuple[Any, Sequence[pa.DataType]]] = {  # values of a kind, a
 def test_files_may_differ_in_types_and_lack_a_column(
     kind: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """What is stored is what the files say, whatever rows a task reads; a file may have nulls alone, or no column."""
+    """Values are those of the files, whichever rows a task reads. A file may lack the column, or have only nulls."""
     values, types = COLUMNS[kind]
     files, expected = list[dict[str, pa.Array]](), list[Any]()
     for number in range(3):

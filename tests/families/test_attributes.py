@@ -26,8 +26,8 @@ from rails_ray.families.shards import read_shards
 from rails_ray.families.version import Version
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage import manifest, versions
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded
 from support.examples import small_config, write_text_data, write_untrained_run
 
 NUM_ITEMS = 60
@@ -97,7 +97,7 @@ def test_a_version_has_the_attributes_of_its_data(root: Path, folder: Path, shar
 
 
 def test_bytes_are_the_same_however_items_are_cut(root: Path, folder: Path) -> None:
-    """Of two files with wider types too, one of which has nulls before anything else."""
+    """Two files differ in their types, and one of them begins with nulls."""
     first = encoded(root, "a", *KINDS)
     items = pq.read_table(folder / "items.parquet")
     (folder / "items.parquet").unlink()

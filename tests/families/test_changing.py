@@ -2,9 +2,9 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,37 +12,22 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from numpy.typing import NDArray
 
 from rails_ray import local
-from rails_ray.errors import ConflictError, DamagedError, NotFoundError, StorageError, UnsupportedError
+from rails_ray.errors import ConflictError, DamagedError, NotFoundError, UnsupportedError
 from rails_ray.families import changing
 from rails_ray.families.compacting import compact
 from rails_ray.families.given_items import given_items
 from rails_ray.families.version import Version
+from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage import deltas, live_ids, manifest, versions
 from rails_ray.storage.deltas import is_compaction_due
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from support.failing import Failing
+from support.changed import NUM_BASE, WIDTH, made, vectors_of
 
-WIDTH, NUM_BASE = 5, 30
 QUERIES = np.random.default_rng(12345).standard_normal((4, WIDTH)).astype(np.float32)
-
-
-def vectors_of(seeds: list[int]) -> NDArray[np.float32]:
-    """A vector for each seed."""
-    return np.stack([np.random.default_rng(seed).standard_normal(WIDTH) for seed in seeds]).astype(np.float32)
-
-
-def made(folder: Path, num_items: int = NUM_BASE, index: str = "flat") -> LocalVersion:
-    """A version `v1` of items whose ids and titles are their seeds."""
-    seeds = list(range(num_items))
-    return local.build(
-        vectors_of(seeds), [f"i{seed}" for seed in seeds], titles=[f"t{seed}" for seed in seeds], folder=str(folder),
-        index=index,
-    )  # fmt: skip
 
 
 def assert_answers(found: LocalVersion, items: dict[str, int], k: int = 8, **options: Any) -> None:
@@ -70,18 +55,16 @@ def assert_answers(found: LocalVersion, items: dict[str, int], k: int = 8, **opt
 class Changes(RuleBasedStateMachine):
     """Any history of changes, against a dictionary."""
 
+    new_folder: ClassVar[Callable[[], Path]]
+
     @initialize(index=st.sampled_from(["flat", "hnsw"]))
     def begin(self, index: str) -> None:
-        self.folder = Path(next(self.folders()))
+        self.folder = type(self).new_folder()
         self.index = index
         self.opened = made(self.folder, index=index)
         self.storage = Storage(str(self.folder))
         self.items = {f"i{seed}": seed for seed in range(NUM_BASE)}
         self.former = dict[str, dict[str, int]]()
-
-    @staticmethod
-    def folders() -> Iterator[str]:
-        raise NotImplementedError
 
     some = st.lists(st.integers(0, NUM_BASE + 10), min_size=1, max_size=4, unique=True)
 
@@ -142,10 +125,8 @@ class Changes(RuleBasedStateMachine):
 
 
 def test_any_history_equals_a_dictionary(tmp_path_factory: pytest.TempPathFactory) -> None:
-    def folders() -> Iterator[str]:
-        yield str(tmp_path_factory.mktemp("history"))
-
-    machine = type("OfFolders", (Changes,), {"folders": staticmethod(folders)})
+    new_folder = staticmethod(lambda: tmp_path_factory.mktemp("history"))
+    machine = type("InFolders", (Changes,), {"new_folder": new_folder})
     run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
 
 
@@ -215,7 +196,8 @@ def test_a_compaction_builds_the_index_anew(tmp_path: Path) -> None:
     compact(opened.version.storage)
     assert opened.refresh()
     [index] = opened.version.indexes(0).values()
-    assert index.num_items == 204  # type: ignore[attr-defined]
+    assert isinstance(index, FaissIndex)
+    assert index.num_items == 204
     assert [own.items for own in opened.search(QUERIES, k=9, method="ann").results] == before
     assert compact(opened.version.storage).version == opened.manifest.version  # nothing is left to do
 
@@ -324,49 +306,8 @@ def _outrun(*_: Any) -> None:
     raise ConflictError("no other version may be published while it is, got v2")
 
 
-def add(storage: Any) -> None:
-    changing.add(storage, given_items(vectors_of([50, 51]), ["new", "i7"], ["t50", "t51"]), replaces=True)
-
-
-def delete(storage: Any) -> None:
-    changing.delete(storage, ["i3", "i4"])
-
-
-def write_anew(storage: Any) -> None:
-    compact(storage)
-
-
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("command", [add, delete, write_anew])
-def test_each_point_of_a_crash(tmp_path: Path, command: Any, is_done: bool) -> None:
-    """What was current still answers, or what is new does; the command again ends in the same state."""
-    number, is_over = 0, False
-    while not is_over:
-        number += 1
-        folder = tmp_path / str(number)
-        made(folder)
-        if command is write_anew:
-            delete(Storage(str(folder)))
-        storage = Storage(str(folder))
-        failing = Failing(storage, number, is_done=is_done)
-        before = {*Version.published(storage).item_ids()}
-        try:
-            command(failing)
-            is_over = failing.count < number
-        except StorageError:
-            between = {*local.open(str(folder)).version.item_ids()}
-            command(storage)
-            after = {*local.open(str(folder)).version.item_ids()}
-            assert between in (before, after)
-        expected = {add: before | {"new"}, delete: before - {"i3", "i4"}, write_anew: before}[command]
-        assert {*Version.published(storage).item_ids()} == expected
-        described = Version.published(storage).described
-        assert live_ids.check_balance(storage, described) is None
-    assert number > 5
-
-
 def test_damage_is_found(opened: LocalVersion) -> None:
-    """Of a file with hidden rows, and of a manifest that lost an item."""
+    """A file of hidden rows is cut short; then a manifest has lost an item."""
     storage = opened.version.storage
     opened.delete(["i3"])
     [part] = opened.manifest.parts

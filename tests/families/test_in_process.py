@@ -22,8 +22,8 @@ from rails_ray.families.version import Version
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.serving import local
 from rails_ray.storage import versions
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded
 from support.examples import small_config, write_text_data, write_untrained_run, write_vector_data
 from support.hidden import run_without
 from support.text_vectors import save_sentence_transformer

@@ -24,7 +24,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    """Of vectors, with an attribute of each kind."""
+    """Storage with a version of vectors that has an attribute of each kind."""
     folder = str(tmp_path_factory.mktemp("attributes"))
     opened = local.build(np.eye(2, dtype=np.float32), folder=folder).version
     return Version(opened.storage, replace(opened.manifest, attributes=KINDS))

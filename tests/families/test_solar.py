@@ -25,6 +25,7 @@ from rails_ray.modules.quantizers import random_codes
 from rails_ray.modules.similarities.look_up import LookUp, LookUpConfig
 from rails_ray.modules.similarities.states import Codes
 from rails_ray.storage import codes, manifest, parquet, parts
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 from support.examples import small_config, small_solar_config, write_text_data
@@ -235,7 +236,7 @@ def test_held_out_words_are_unknown() -> None:
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
+def stored(tmp_path: Path) -> tuple[Storage, Encoded]:
     """A version of 60 items by two of four chunks."""
     storage = Storage(str(tmp_path))
     made = SolarTraining.of(CONFIG).codes(ITEM_IDS)
@@ -248,7 +249,7 @@ def stored(tmp_path: Path) -> tuple[Storage, manifest.Encoded]:
     )
 
 
-def test_the_model_of_a_version(stored: tuple[Storage, manifest.Encoded]) -> None:
+def test_the_model_of_a_version(stored: tuple[Storage, Encoded]) -> None:
     storage, encoded = stored
     assert Version(storage, encoded).config == CONFIG
     model = Version(storage, encoded).model
@@ -259,7 +260,7 @@ def test_the_model_of_a_version(stored: tuple[Storage, manifest.Encoded]) -> Non
     assert training_family(small_config()).model_facts(encoded) == {}
 
 
-def test_the_similarity_of_a_version_needs_no_weights(stored: tuple[Storage, manifest.Encoded]) -> None:
+def test_the_similarity_of_a_version_needs_no_weights(stored: tuple[Storage, Encoded]) -> None:
     storage, encoded = stored
     for entry in encoded.weights:
         storage.delete(f"versions/v/{entry.path}")

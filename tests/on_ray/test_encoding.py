@@ -21,7 +21,8 @@ from rails_ray.families.encoding_work import EncodingWork, recut
 from rails_ray.families.in_process import InProcess
 from rails_ray.families.version import Version
 from rails_ray.search.indexes.hnsw import HnswConfig
-from rails_ray.storage import manifest, parts, tables
+from rails_ray.storage import parts, tables
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import keys_of
 from rails_ray.storage.parts import shards_of
@@ -99,7 +100,7 @@ def test_shards_by_hash_keep_their_items(root: Path, tmp_path: Path) -> None:
     assert torch.allclose(one.state.components[rows], other.state.components, atol=1e-6)
 
 
-def ids_in(root: Path, encoded: manifest.Encoded, shard: int) -> list[str]:
+def ids_in(root: Path, encoded: Encoded, shard: int) -> list[str]:
     parts = [part for part in encoded.parts if part.shard == shard]
     return [own for part in parts for own in pq.read_table(root / part.path)["item_id"].to_pylist()]
 

@@ -30,8 +30,8 @@ from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving import client
 from rails_ray.storage import versions
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest
 from rails_ray.storage.runs import Run
 from support.one_serve import served
 from support.s3_server import new_bucket

@@ -27,7 +27,8 @@ from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.serving.cutoffs import calibration_of
-from rails_ray.storage import manifest, runs
+from rails_ray.storage import runs
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 from rails_ray.training.evaluation.calibrating import positives_of
@@ -54,7 +55,7 @@ def run(root: Path, run_config: RunConfig, ray_cluster: None) -> Run:
 
 
 @pytest.fixture(scope="module")
-def encoded(root: Path, run: Run) -> manifest.Encoded:
+def encoded(root: Path, run: Run) -> Encoded:
     return on_ray.encode(str(root), run.name, version="v1", num_shards=3)
 
 
@@ -125,7 +126,7 @@ def naive_hit_rates(model: DualEncoder, items: ItemState, item_ids: list[str], d
 
 
 def test_an_earlier_version_is_evaluated_on_later_data_by_what_it_would_find(
-    root: Path, run: Run, run_config: RunConfig, encoded: manifest.Encoded, grown: DataConfig
+    root: Path, run: Run, run_config: RunConfig, encoded: Encoded, grown: DataConfig
 ) -> None:
     store = Storage(str(root))
     data = read_data(replace(run_config, data=grown), store)

@@ -26,9 +26,10 @@ from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.spec import SearchResult, SearchSpec
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last, zero_rows
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import StateEntry
 from rails_ray.training.evaluation.ranking import rank_all
 from support.examples import small_vector_config

@@ -14,7 +14,7 @@ from rails_ray.schema.responses import CertificateResult, Coverage
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.answers import coverage_of, explained, results_of
-from rails_ray.serving.shard_search import ShardExplanation, ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardExplanation, ShardRequest, ShardResponse
 
 
 def shard_answer(

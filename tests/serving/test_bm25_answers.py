@@ -12,6 +12,7 @@ from rails_ray.modules import weight_files
 from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage import manifest, parts, versions
+from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part
 from support.examples import small_bm25_config
@@ -30,7 +31,7 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> LocalVersion:
             texts = TEXTS[part.first_row : part.first_row + part.num_items]
             state = model.encode_items(model.item_features(texts))
             parts.write_part(storage, "v1", part, item_part(pa.table({"item_id": texts}), state))
-    files = {manifest.CONFIG: to_json(small_bm25_config()), manifest.WEIGHTS: weight_files.to_bytes(model)}
+    files = {manifest.CONFIG: to_json(small_bm25_config()), WEIGHTS: weight_files.to_bytes(model)}
     encoded = parts.finish(
         storage, "v1", planned, run="r", query={"text": "string"}, files=files.items(), cutoff_mass=None
     )

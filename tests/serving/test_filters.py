@@ -360,9 +360,9 @@ def test_a_shard_that_is_not_there_counts_nothing(texts: tuple[LocalVersion, Att
     engine, query = version.engine, [{"text": "red", "include": ["item-1", "nowhere"]}]
     request = local._read(local.SearchRequest, {"queries": query, "min_coverage": 0.1, "k": 3})
     rounds = engine.search(request)
-    step = next(rounds)
+    step: Any = next(rounds)
     first: ShardSearch = version.shards[0]
     with pytest.raises(StopIteration) as end:
-        rounds.send([first.search(*step.arguments), TimeoutError()])  # type: ignore[union-attr]
+        rounds.send([first.search(*step.arguments), TimeoutError()])
     [result] = end.value.value.results
     assert (result.num_unknown_included, result.num_unknown_excluded) == (None, None)

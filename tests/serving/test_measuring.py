@@ -25,7 +25,8 @@ from rails_ray.serving.measuring import (
     steps_of,
     usual_searches,
 )
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here
 

@@ -18,7 +18,8 @@ from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.search_defaults import SearchDefaults
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
 from support.default_searches import AVERAGE
 from support.examples import publish_here

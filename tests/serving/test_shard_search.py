@@ -15,7 +15,8 @@ from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.serving import local
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
 from support.examples import write_vector_data
 from support.sources import ROOT

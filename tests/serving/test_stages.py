@@ -8,7 +8,7 @@ import torch
 
 from rails_ray.search.rounds import AskRanker, AskShards, Rounds
 from rails_ray.search.spec import SearchResult
-from rails_ray.serving.shard_search import ShardResponse
+from rails_ray.serving.shard_messages import ShardResponse
 from rails_ray.serving.stages import as_header, timed
 from rails_ray.stopwatch import part
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rails_ray.errors import DamagedError
 from rails_ray.modules.quantizers.item_codes import ItemCodes
 from rails_ray.modules.similarities.states import Codes
-from rails_ray.storage import codes, manifest, parquet, parts
+from rails_ray.storage import codes, parquet, parts
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 
 
@@ -102,7 +103,7 @@ def test_codes_that_are_none(change, storage: Storage) -> None:
         codes.read(storage, "runs/r")
 
 
-def encode(storage: Storage, made: ItemCodes, shard_items: list[int]) -> manifest.Encoded:
+def encode(storage: Storage, made: ItemCodes, shard_items: list[int]) -> Encoded:
     """A version of these items."""
     planned = parts.plan(shard_items, part_items=3)
     for part in planned:

@@ -1,7 +1,9 @@
 """Any history of versions, tags, servers and collections."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -29,13 +31,11 @@ from support.tried import tried
 class Histories(RuleBasedStateMachine):
     """Any history of versions, tags, servers and collections, against what records say as plain JSON."""
 
-    @staticmethod
-    def roots() -> Iterator[str]:
-        raise NotImplementedError
+    new_folder: ClassVar[Callable[[], Path]]
 
     @initialize(index=st.sampled_from(["flat", "ivf"]))
     def begin(self, index: str) -> None:
-        self.storage, self.index, self.num = Storage(next(self.roots())), index, 0
+        self.storage, self.index, self.num = Storage(str(type(self).new_folder())), index, 0
         self.items, self.readers = dict[str, set[str]](), dict[str, Lease]()
         self.unfinished = set[str]()
         self.build()
@@ -134,8 +134,6 @@ class Histories(RuleBasedStateMachine):
 
 
 def test_any_history(tmp_path_factory: pytest.TempPathFactory) -> None:
-    def roots() -> Iterator[str]:
-        yield str(tmp_path_factory.mktemp("history"))
-
-    machine = type("OfFolders", (Histories,), {"roots": staticmethod(roots)})
+    new_folder = staticmethod(lambda: tmp_path_factory.mktemp("history"))
+    machine = type("InFolders", (Histories,), {"new_folder": new_folder})
     run_state_machine_as_test(machine, settings=settings(tried(25), stateful_step_count=15))

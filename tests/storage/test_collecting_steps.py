@@ -20,6 +20,7 @@ from rails_ray.storage.intents import FOLDER
 from support.clocks import Clock
 from support.collected import add, assert_whole, build, cut_off, delete_all, files, files_of, known
 from support.failing import Failing
+from support.processes import wait_for
 from support.tried import IS_MANY
 
 EVERY = 1 if IS_MANY else 3  # of the steps
@@ -162,8 +163,7 @@ def test_a_change_at_each_step_of_a_collection(written_before: Path, monkeypatch
 
         def between(storage: Storage = storage, writer: threading.Thread = writer) -> None:
             writer.start()
-            while writer.is_alive() and not storage.list(FOLDER):
-                time.sleep(0.001)
+            wait_for(lambda: not writer.is_alive() or bool(storage.list(FOLDER)))
             writer.join(0.05)  # it is over, or waits
 
         failing = Failing(storage, number, before=between)

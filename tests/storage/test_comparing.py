@@ -17,8 +17,8 @@ from rails_ray.errors import DamagedError
 from rails_ray.modules.similarities.states import Codes, ItemState
 from rails_ray.storage import parts
 from rails_ray.storage.comparing import compare_items, item_digests, shared_bytes
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
 
 Contents = tuple[str, int]  # title, and a number of the vector

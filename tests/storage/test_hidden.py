@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rails_ray.errors import DamagedError
 from rails_ray.storage import hidden
+from rails_ray.storage.described import Encoded, PartEntry
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, PartEntry
 from support.examples import encode
 
 

@@ -10,8 +10,8 @@ from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.families import shards
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.storage import manifest
+from rails_ray.storage.described import WEIGHTS, Encoded, FileEntry, Manifest, PartEntry
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, FileEntry, Manifest, PartEntry
 from rails_ray.storage.parquet import StateEntry
 from support.examples import encode
 
@@ -45,7 +45,7 @@ def test_manifest_and_record_of_encoding_come_back_as_they_were(storage: Storage
     made = written(storage, [3, 2])
     assert manifest.read(storage, "v1") == made
     assert manifest.read_encoded(storage, "v1").parts == made.parts
-    assert manifest.read_file(storage, "v1", made.file(manifest.WEIGHTS)) == b"{}"
+    assert manifest.read_file(storage, "v1", made.file(WEIGHTS)) == b"{}"
 
 
 def test_shards_hold_their_items(storage: Storage) -> None:

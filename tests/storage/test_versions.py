@@ -6,8 +6,8 @@ import pytest
 
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError
 from rails_ray.storage import manifest, versions
+from rails_ray.storage.described import Encoded, Manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded, Manifest
 from support.examples import encode
 
 

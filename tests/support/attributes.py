@@ -16,8 +16,8 @@ from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage import versions
 from rails_ray.storage.attributes import TYPES
+from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Manifest
 
 KINDS = {"lang": "string", "price": "float", "year": "int", "new": "bool", "at": "timestamp", "tags": "strings"}
 DAYS = [datetime(2026, 1, 1, 12, tzinfo=UTC) + timedelta(days=day, microseconds=day) for day in range(5)]

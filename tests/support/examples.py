@@ -49,8 +49,8 @@ from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.storage import codes, manifest, parts, runs, versions
+from rails_ray.storage.described import WEIGHTS, Encoded, Manifest
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import Encoded
 from rails_ray.storage.parquet import item_part
 
 
@@ -86,7 +86,7 @@ def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
     for part in planned:
         items = random_states(1, part.num_items, seed=part.shard)[1]
         parts.write_part(storage, version, part, part_of(items, part.first_row))
-    files = {manifest.CONFIG: to_json(small_config()), manifest.WEIGHTS: b"{}"}
+    files = {manifest.CONFIG: to_json(small_config()), WEIGHTS: b"{}"}
     query = {"text": "string"}
     return parts.finish(storage, version, planned, run="r", query=query, files=files.items(), cutoff_mass=0.9)
 
@@ -280,7 +280,7 @@ def publish_untrained(
     seed: int = 0,
     similarity: str = "mixture",
     **stored: Any,
-) -> manifest.Manifest:
+) -> Manifest:
     """A version of a model with random weights, encoded on the session's cluster: serving does not mind.
 
     Args:
@@ -294,7 +294,7 @@ def publish_untrained(
     return on_ray.publish(str(root), version)
 
 
-def publish_here(root: Path, num_shards: int = 2) -> manifest.Manifest:
+def publish_here(root: Path, num_shards: int = 2) -> Manifest:
     """As `publish_untrained`, of `write_text_data`, encoded in this process: no cluster is started."""
     storage = Storage(str(root))
     config = replace(small_config(), data=DataConfig(folder=str(write_text_data(root / "data"))))
@@ -305,7 +305,7 @@ def publish_here(root: Path, num_shards: int = 2) -> manifest.Manifest:
         own = range(part.first_row, part.first_row + part.num_items)
         named = pa.table({"item_id": read.item_ids.column.slice(part.first_row, part.num_items)})
         parts.write_part(storage, "v1", part, item_part(named, take(items, [*own])))
-    files = {manifest.CONFIG: to_json(config), manifest.WEIGHTS: weight_files.to_bytes(model)}
+    files = {manifest.CONFIG: to_json(config), WEIGHTS: weight_files.to_bytes(model)}
     encoded = parts.finish(
         storage, "v1", planned, run="r", query={"text": "string"}, files=files.items(), cutoff_mass=0.999
     )
@@ -314,7 +314,7 @@ def publish_here(root: Path, num_shards: int = 2) -> manifest.Manifest:
 
 def publish_solar(
     root: Path, data_folder: Path, chunks: list[int], num_shards: int = 2, version: str = "v1", seed: int = 0
-) -> manifest.Manifest:
+) -> Manifest:
     """A version of four chunks of SOLAR with random weights, of which only some are there."""
     from rails_ray import on_ray  # imports Ray
 

@@ -11,7 +11,7 @@ from rails_ray.modules.similarities.states import ItemState
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.spec import SearchSpec
-from rails_ray.storage.manifest import Manifest
+from rails_ray.storage.described import Manifest
 
 TEXTS = ["red", "blue hat", "tree", "gold ring", "car"]
 NO_CHUNKS = {"chunks_trained": None, "num_chunks": None}  # in the coverage of a model of one piece

@@ -15,6 +15,7 @@ from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules import weight_files
 from rails_ray.storage import manifest, parts, versions
+from rails_ray.storage.described import WEIGHTS, Manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part
 from support.examples import small_history_config
@@ -71,7 +72,7 @@ def publish_repeating(
     *,
     num_repeated: int = NUM_REPEATED,
     stored: Callable[[bytes], bytes] = lambda config: config,
-) -> manifest.Manifest:
+) -> Manifest:
     """A version of this model, encoded in this process: no cluster is started.
 
     Args:
@@ -87,6 +88,6 @@ def publish_repeating(
         named = pa.table({"item_id": read.item_ids.column.slice(part.first_row, part.num_items)})
         own = items.taken(slice(part.first_row, part.first_row + part.num_items))
         parts.write_part(storage, "v1", part, item_part(named, own))
-    files = {manifest.CONFIG: stored(to_json(config)), manifest.WEIGHTS: weight_files.to_bytes(model), **corpus.files}
+    files = {manifest.CONFIG: stored(to_json(config)), WEIGHTS: weight_files.to_bytes(model), **corpus.files}
     encoded = parts.finish(storage, "v1", planned, run="r", query=corpus.query, files=files.items(), cutoff_mass=None)
     return versions.publish(storage, encoded, "2026-01-01T00:00:00Z")

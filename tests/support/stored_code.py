@@ -18,6 +18,7 @@ from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.frozen import FunctionConfig
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import manifest, parts, runs, versions
+from rails_ray.storage.described import WEIGHTS, Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part
 from support.examples import small_config, write_text_data
@@ -91,7 +92,7 @@ def _publish(storage: Storage, config: RunConfig, named: RunConfig, model: Any, 
     [part] = parts.plan([len(items)], part_items=len(items))
     texts = {"item_id": read.item_ids.column, "text": pa.array(list(read.item_inputs))}
     parts.write_part(storage, "v1", part, item_part(pa.table(texts), items))
-    files = {manifest.CONFIG: to_json(named), manifest.WEIGHTS: weights}
+    files = {manifest.CONFIG: to_json(named), WEIGHTS: weights}
     encoded = parts.finish(
         storage, "v1", [part], run="named", query={"text": "string"}, files=files.items(), cutoff_mass=None
     )
@@ -118,8 +119,8 @@ def rename_ranker(root: Path, to: Path, ranker: RankerConfig) -> Path:
         for entry in described.files
     ]
     storage.write(f"versions/v1/{manifest.CONFIG}", config)
-    fields = {field.name: getattr(described, field.name) for field in dataclasses.fields(manifest.Encoded)}
-    versions.publish(storage, manifest.Encoded(**fields | {"files": files}), "2026-01-02T00:00:00Z")
+    fields = {field.name: getattr(described, field.name) for field in dataclasses.fields(Encoded)}
+    versions.publish(storage, Encoded(**fields | {"files": files}), "2026-01-02T00:00:00Z")
     return to
 
 

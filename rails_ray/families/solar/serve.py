@@ -26,9 +26,9 @@ from rails_ray.modules.similarities.states import AnyItems, Codes
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.searcher import ByCodes
 from rails_ray.storage import codes, runs, versions
+from rails_ray.storage.described import Encoded, Manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import Encoded, Manifest
 from rails_ray.storage.runs import Run
 
 

@@ -41,8 +41,8 @@ from rails_ray.search.methods.quantized import ByQuantized
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.zeros import zero_rows
 from rails_ray.storage import quantizers, runs
+from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import WEIGHTS
 from rails_ray.storage.parquet_files import FileRows
 from rails_ray.storage.runs import Run
 

@@ -9,8 +9,8 @@ from rails_ray.modules import weight_files
 from rails_ray.modules.quantizers.product import ProductQuantizer
 from rails_ray.modules.quantizers.read_back import decoded
 from rails_ray.modules.similarities.states import ItemState
+from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.manifest import WEIGHTS
 
 ENCODER, QUANTIZER = "encoder", "quantizer"  # the pieces of a run that trains codebooks
 

@@ -20,7 +20,8 @@ from rails_ray.on_ray.serving.transport.listener import Address, Listener
 from rails_ray.serving.heap import give_back_soon, trim
 from rails_ray.serving.held_versions import HeldVersion, HeldVersions
 from rails_ray.serving.scope import EVERYTHING, Scope
-from rails_ray.serving.shard_search import ShardExplanation, ShardItems, ShardRequest, ShardResponse, ShardSearch
+from rails_ray.serving.shard_messages import ShardExplanation, ShardItems, ShardRequest, ShardResponse
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
 
 MANY_ITEMS = 50_000  # in an answer: some 10 MB of ids, titles and scores

@@ -151,7 +151,7 @@ class Turned:
 
 @dataclass(frozen=True)
 class TurnedScan:
-    """The contract of `ExactSearch`, likewise."""
+    """The contract of `ExactSearch`."""
 
     scan: BruteForce
     rotation: Float[Tensor, "d d"] | None

@@ -37,7 +37,8 @@ from rails_ray.serving.http.origins import checked
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
 from rails_ray.serving.item_changes import ItemChanges, WaitingChanges
-from rails_ray.serving.local import Loaded, LocalVersion
+from rails_ray.serving.loaded import Loaded
+from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.room import check_room
 from rails_ray.serving.short_work import ShortWork
 from rails_ray.serving.traffic import Traffic

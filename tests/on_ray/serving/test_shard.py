@@ -33,8 +33,10 @@ from rails_ray.search.searcher import METHODS
 from rails_ray.serving import client
 from rails_ray.serving.encoder import EncodedQueries
 from rails_ray.serving.engine import Engine
-from rails_ray.serving.shard_search import ShardRequest, ShardSearch
+from rails_ray.serving.shard_messages import ShardRequest
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage import manifest, parts, versions
+from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import Storage
 from support.examples import part_of, random_states, small_config
 from support.ports import free_port
@@ -54,7 +56,7 @@ def publish_without(folder: Path, column: str, p_x: int = 2, shard_items: tuple[
         parts.write_part(store, "v1", part, part_of(own, part.first_row))
     files = [
         (manifest.CONFIG, to_json(CONFIG)),
-        (manifest.WEIGHTS, weight_files.to_bytes(DualEncoderTraining.of(CONFIG).model())),
+        (WEIGHTS, weight_files.to_bytes(DualEncoderTraining.of(CONFIG).model())),
     ]
     encoded = parts.finish(store, "v1", planned, run="r", query={"text": "string"}, files=files, cutoff_mass=None)
     versions.publish(store, encoded, "2026-01-01T00:00:00Z")

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -14,12 +13,10 @@ from rails_ray.client import Client
 from rails_ray.serving import local
 from rails_ray.serving.engine import Limits
 from rails_ray.serving.http import arrow
-from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage.filesystem import Storage
 from support.attributes import KINDS, random_items, with_attributes
 from support.examples import publish_here
-from support.ports import free_port
 
 FILTER = {"price": {"$lt": 10}, "$or": [{"tags": "a"}, {"at": {"$gte": "2026-01-02T00:00:00Z"}}]}
 OPTIONS: dict[str, Any] = {"k": 9, "filter": FILTER, "fields": ["at", "tags", "price", "new", "year"]}
@@ -31,13 +28,6 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> LocalVersion:
     publish_here(folder)
     with_attributes(Storage(str(folder)), random_items(60))
     return local.open(str(folder), limits=Limits())
-
-
-@pytest.fixture(scope="module")
-def url(version: LocalVersion) -> Iterator[str]:
-    port = free_port()
-    with listening(SingleProcessServer(version), port=port):
-        yield f"http://127.0.0.1:{port}"
 
 
 def test_the_answers_of_a_version_in_this_process(version: LocalVersion, url: str) -> None:

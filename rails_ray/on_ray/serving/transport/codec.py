@@ -17,7 +17,7 @@ from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.scope import Scope
-from rails_ray.serving.shard_search import ShardExplanation, ShardItems, ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardExplanation, ShardItems, ShardRequest, ShardResponse
 
 ARRAY, TENSOR, RECORD, INTEGER = 1, 2, 3, 4  # msgpack's extension types; the last for more than 64 bits
 

@@ -14,7 +14,7 @@ from rails_ray.on_ray.serving.transport.codec import RECORD, packed, unpacked
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.spec import SearchResult
 from rails_ray.serving.scope import Scope
-from rails_ray.serving.shard_search import ShardExplanation, ShardItems, ShardRequest, ShardResponse
+from rails_ray.serving.shard_messages import ShardExplanation, ShardItems, ShardRequest, ShardResponse
 from support.examples import random_states
 
 QUERY, _ = random_states(3, 5, p_q=2, p_x=2, width=6)
