@@ -84,6 +84,14 @@ def ray_cluster(s3_server: str, request: pytest.FixtureRequest) -> Iterator[None
             yield
 
 
+@pytest.fixture(scope="module")
+def no_serve(ray_cluster: None) -> None:
+    """Ray Serve does not run on the session's cluster, so a test can start its own."""
+    from support import one_serve
+
+    one_serve.stop()
+
+
 @pytest.fixture(autouse=True)
 def no_cluster_by_chance(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ray starts a cluster if it is asked anything, which a test without the mark would leave to those after it."""

@@ -42,7 +42,7 @@ def here(*arguments: str, capfd: pytest.CaptureFixture[str]) -> subprocess.Compl
     return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
 
-@pytest.mark.usefixtures("quickstart", "ray_cluster")
+@pytest.mark.usefixtures("quickstart", "no_serve")
 def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """As printed but for storage on S3, a port, a small training, and the server in the background.
 

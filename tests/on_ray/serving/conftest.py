@@ -4,15 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support import one_serve
 from support.published_rbe import publish_rbe
 from support.ranked import write_scored_data
-
-
-@pytest.fixture(scope="module")
-def no_serve(ray_cluster: None) -> None:
-    """Ray Serve does not run on the session's cluster, so a test can start its own."""
-    one_serve.stop()
 
 
 @pytest.fixture(scope="module")

@@ -48,8 +48,8 @@ def test_direct_calls_count_as_load(tmp_path: Path, no_serve: None, monkeypatch:
     monkeypatch.setattr(plan, "TARGET_ONGOING", 0.05)  # a shard of sixty items is idle most of the time
     usual = plan.deployments
 
-    def hasty(*arguments: Any) -> dict[str, dict[str, Any]]:
-        found = usual(*arguments)
+    def hasty(*arguments: Any, **more: Any) -> dict[str, dict[str, Any]]:
+        found = usual(*arguments, **more)
         for options in found.values():
             options["autoscaling_config"] |= HASTY
         return found
