@@ -26,9 +26,10 @@ def unit(vectors: Float[Tensor, "*N d"], shortest: float = 0.0) -> Float[Tensor,
     """
     if vectors.is_cpu and vectors.numel() and not torch.is_grad_enabled():  # a look costs less than the other steps
         lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-        least, most = lengths.aminmax()
+        least, most = (end.item() for end in lengths.aminmax())
         if least >= ORDINARY[0] and most <= ORDINARY[1]:
-            return torch.div(vectors, lengths.clamp(min=max(shortest, torch.finfo(vectors.dtype).tiny)))
+            shortest = max(shortest, torch.finfo(vectors.dtype).tiny)
+            return torch.div(vectors, lengths if least >= shortest else lengths.clamp(min=shortest))
     largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
     factor = torch.ones_like(largest)
     factor = factor.masked_fill(largest > LARGE, 1 / FACTOR).masked_fill((largest < SMALL) & (largest > 0), FACTOR)

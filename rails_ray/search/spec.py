@@ -119,7 +119,7 @@ class SearchResult(TopK):
         """Bring scores, which rounding may have left a little outside, into [-1, 1]."""
         if not self.scores.numel():
             return self
-        least, most = self.scores.aminmax()
+        least, most = (end.item() for end in self.scores.aminmax())  # numbers compare sooner than tensors
         if least >= -1 and most <= 1:
             return self
         is_outside = (self.scores.abs() > 1) & (self.scores > -torch.inf)

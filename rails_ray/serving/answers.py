@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rails_ray.cutoffs import Cutoff
 from rails_ray.cutoffs.policies import Cut, cut
@@ -184,7 +183,9 @@ class Results:
         return [value_of[row] for row in rows]
 
 
-def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool) -> Tensor:
+def _gaps(
+    merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, ends_by_number: bool
+) -> NDArray[np.float32]:
     """Return the largest amount by which a missing item can score above the end of each list [B].
 
     Args:
@@ -192,14 +193,14 @@ def _gaps(merged: SearchResult, num_listed: NDArray[np.int64], done: Cut, *, end
     """
     bound = merged.bound.numpy()
     if np.isneginf(bound).all():
-        return torch.zeros(len(num_listed))
+        return np.zeros(len(num_listed), np.float32)
     if np.isposinf(bound).all() and num_listed.all():  # as the end of each list is a score
-        return torch.full((len(num_listed),), torch.inf)
+        return np.full(len(num_listed), np.inf, np.float32)
     threshold = torch.from_numpy(done.threshold).float()
     # After a column of inf, place n holds the last score of a list of n.
     last = F.pad(merged.scores, (1, 0), value=torch.inf).gather(1, torch.from_numpy(num_listed)[:, None])[:, 0]
     is_number = torch.from_numpy(done.is_truncated) | threshold.isneginf() | ends_by_number
-    return gap_to(merged.bound, needed(last, threshold, is_number))
+    return gap_to(merged.bound, needed(last, threshold, is_number)).numpy()
 
 
 def _certificate(gap: float, reason: str | None, is_short: bool, coverage: Coverage) -> CertificateResult:

@@ -28,7 +28,7 @@ from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.segmented import Segmented
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.numbers import numbers_as_array
+from rails_ray.storage.numbers import numbers_as_array, values_at
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class HeldItems:
 
     def strings(self, column: pa.ChunkedArray | None, rows: NDArray[np.int64]) -> list[str] | None:
         """Some strings of a column of all rows; None if there is none."""
-        return None if column is None else column.take(numbers_as_array(rows)).to_pylist()
+        return None if column is None else values_at(column, rows)
 
     def rows(self, item_ids: Sequence[ItemId]) -> NDArray[np.int64]:
         """The row of each id [N], or -1 where no live item has it."""

@@ -33,7 +33,7 @@ from rails_ray.serving.shard_messages import ShardExplanation, ShardItems, Shard
 from rails_ray.stopwatch import noted
 from rails_ray.storage.described import FileEntry
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.numbers import numbers_as_array
+from rails_ray.storage.numbers import values_at
 
 Value = TypeVar("Value")
 
@@ -315,7 +315,7 @@ def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> i
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:
     """The strings of a column for all queries, one after the other, as a list for each; None if there is no column."""
-    return None if column is None else _lines(column.take(numbers_as_array(rows)).to_pylist(), lengths)
+    return None if column is None else _lines(values_at(column, rows), lengths)
 
 
 def _lines(values: list[Value], lengths: Sequence[int]) -> list[list[Value]]:

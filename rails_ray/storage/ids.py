@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.item_ids import ItemId
-from rails_ray.storage.numbers import numbers_as_array, numbers_in
+from rails_ray.storage.numbers import numbers_in, values_at
 
 DIGITS = re.compile("0|-?[1-9][0-9]{0,19}")  # one spelling of each integer of 64 bits
 BLOCK = 2**16  # ids that are Python objects at once
@@ -84,7 +84,7 @@ class ItemIds(Sequence[ItemId]):
     def take(self, rows: Sequence[int] | NDArray[np.integer]) -> list[ItemId]:
         """The ids at some rows."""
         if self._numbers is None:
-            found: list[ItemId] = self.column.take(numbers_as_array(np.asarray(rows, np.int64))).to_pylist()
+            found: list[ItemId] = values_at(self.column, np.asarray(rows, np.int64))
         else:
             found = self._numbers[np.asarray(rows, np.int64)].tolist()
         return found

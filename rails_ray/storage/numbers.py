@@ -26,3 +26,14 @@ def numbers_as_array(numbers: NDArray[Any]) -> pa.Array:
     """An array of numbers [N]."""
     data = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, data])
+
+
+FEW = 16  # of so few rows each is found sooner than `take` begins
+
+
+def values_at(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[Any]:
+    """The values of a column at some rows, as Python's."""
+    if len(rows) > FEW:
+        found: list[Any] = column.take(numbers_as_array(rows)).to_pylist()
+        return found
+    return [column[row].as_py() for row in rows.tolist()]
