@@ -1,0 +1,47 @@
+"""The bench of free vectors: what counts as reached, and how the largest is found."""
+
+import itertools
+from functools import partial
+
+import pytest
+import torch
+
+from jobs.benches import limit
+from jobs.benches.limit import Arguments, Free, Kind
+
+
+@pytest.mark.parametrize("wanted", [2, 3, 4, 5, 7, 29, 30])
+def test_the_largest_number_is_found(wanted: int) -> None:
+    assert limit.largest(partial(lambda most, tried: tried <= most, wanted), 30) == wanted
+
+
+def test_a_pair_is_best_if_nothing_else_scores_as_high() -> None:
+    is_wanted = limit.pairs_of(4)
+    assert [line.nonzero()[:, 0].tolist() for line in is_wanted] == [
+        [*pair] for pair in itertools.combinations(range(4), 2)
+    ]
+    logits = is_wanted.float()
+    assert limit.are_pairs_best(logits, is_wanted)
+    logits[2, 1] = 1.0  # as high as what the third query wants
+    assert not limit.are_pairs_best(logits, is_wanted)
+
+
+def test_the_loss_of_a_wanted_item_ignores_the_other() -> None:
+    logits, is_wanted = torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[True, True, False]])
+    first, second = (torch.tensor([own, 0.0]).log_softmax(dim=0)[0] for own in (2.0, 1.0))
+    assert limit.loss_of(logits, is_wanted) == pytest.approx(float(-(first + second) / 2))
+
+
+@pytest.mark.parametrize("kind", limit.KINDS, ids=lambda kind: kind.name)
+def test_every_item_has_as_many_numbers_whatever_the_similarity(kind: Kind) -> None:
+    model = Free(kind, num_queries=3, num_items=2, num_numbers=24)
+    parts = (model.items, model.item_gate) if kind.has_gate else (model.items,)
+    assert sum(part[0].numel() for part in parts) == 24
+    assert model().shape == (3, 2)
+
+
+def test_of_three_items_in_a_plane_any_two_can_be_best_and_of_four_not() -> None:
+    """Two numbers are an angle: only neighbours on the circle are best together."""
+    quick = Arguments(num_steps=300, num_seeds=1)
+    assert limit.is_reached(Kind(1), 2, 3, arguments=quick)
+    assert not limit.is_reached(Kind(1), 2, 4, arguments=quick)
