@@ -142,10 +142,13 @@ def main(arguments: Arguments) -> None:
     for profile in arguments.profiles:
         options = ["--here", profile, "--clients", str(arguments.clients), "--seconds", str(arguments.seconds)]
         command = [sys.executable, "-m", "jobs.benches.nodes", *options]
-        done = subprocess.run(command, env=os.environ | token, stdout=subprocess.PIPE, check=True)
-        for line in done.stdout.splitlines():
-            if line.startswith(b"{"):
-                record.row(profile=profile, **json.loads(line))
+        with subprocess.Popen(command, env=os.environ | token, stdout=subprocess.PIPE) as measuring:
+            assert measuring.stdout is not None
+            for line in measuring.stdout:
+                if line.startswith(b"{"):
+                    record.row(profile=profile, **json.loads(line))
+        if measuring.returncode:
+            raise RuntimeError(f"profile {profile} must be measured, got exit status {measuring.returncode}")
     show(last_execution("nodes")[1])
 
 
