@@ -55,6 +55,7 @@ from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import application, served
 from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
 from rails_ray.storage import runs
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 
 PORT = 8322
@@ -64,8 +65,12 @@ FEW_CLIENTS, MANY_CLIENTS, SLOW_SENDERS = 8, 200, 230
 TEXTS = tuple(emoji.SHOWCASE[:6])
 
 
-def publish(storage: str) -> None:
-    """The emoji under two models with random weights, as two versions."""
+def publish(storage: str, encode: Callable[[str, str], Encoded]) -> None:
+    """The emoji under two models with random weights, as two versions.
+
+    Args:
+        encode: encodes a run of the storage as a version of the same name.
+    """
     for seed, version in enumerate(VERSIONS):
         config = replace(emoji_mol(), seed=seed)
         runs.write(
@@ -76,7 +81,7 @@ def publish(storage: str) -> None:
             training={"seconds": 0, "losses": []},
             config=to_json(config),
         )
-        on_ray.publish(storage, on_ray.encode(storage, version, version=version, num_shards=2).version)
+        on_ray.publish(storage, encode(storage, version).version)
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ async def measure(arguments: Arguments) -> None:
     count, seconds = arguments.clients, arguments.seconds
     placement = DeploymentSize(replicas=2)
     with tempfile.TemporaryDirectory() as folder, cluster(8):
-        publish(folder)
+        publish(folder, lambda storage, run: on_ray.encode(storage, run, version=run, num_shards=2))
         expected = offline(folder, VERSIONS, TEXTS, K)
         assert all(one != other for one, other in zip(*expected.values(), strict=True))
 

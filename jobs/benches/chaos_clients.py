@@ -46,6 +46,7 @@ class Clients:
 
     expected: the answer of each version to each of `texts`.
     headers: of each request.
+    k: items that are asked for.
     patience_s: after which a client gives up on an answer.
     """
 
@@ -54,6 +55,7 @@ class Clients:
     texts: Sequence[str]
     expected: Answers
     headers: dict[str, str] = field(default_factory=dict)
+    k: int = K
     patience_s: float = 60
     asked: list[Request] = field(default_factory=list)
     wrong: list[Any] = field(default_factory=list)
@@ -82,7 +84,7 @@ class Clients:
     async def _ask(self, number: int) -> float:
         """Ask once; the seconds after which to come again."""
         began, status, is_refused, is_wrong, pause_s = time.monotonic(), 0, False, False, 0.0
-        body = {"queries": [{"text": self.texts[number]}], "k": K, "cutoff": {"top_k": K}}
+        body = {"queries": [{"text": self.texts[number]}], "k": self.k, "cutoff": {"top_k": self.k}}
         with suppress(aiohttp.ClientError, TimeoutError):
             async with self._session.post(f"{self.url}/v1/search", json=body) as response:
                 content = await response.read()
@@ -157,9 +159,10 @@ class Server:
     swap: Callable[[str], None]
     replicas: Callable[[str], list[psutil.Process]]
     headers: dict[str, str] = field(default_factory=dict)
+    k: int = K
 
     def clients(self, num_clients: int) -> Clients:
-        return Clients(self.url, num_clients, self.texts, self.expected, self.headers)
+        return Clients(self.url, num_clients, self.texts, self.expected, self.headers, self.k)
 
     @property
     def port(self) -> int:
@@ -180,6 +183,19 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
         lines = zip(best.item_rows.tolist(), best.scores.tolist(), strict=True)
         found[name] = [([items.item_ids[row] for row in rows], scores) for rows, scores in lines]
     return found
+
+
+class Truth(Answers):
+    """What brute force finds in this process, of each version once an answer names it."""
+
+    def __init__(self, storage: str, texts: Sequence[str], k: int = K) -> None:
+        super().__init__()
+        self._of = storage, texts, k
+
+    def __missing__(self, version: str) -> list[tuple[list[str | int], list[float]]]:
+        storage, texts, k = self._of
+        self.update(offline(storage, [version], texts, k))
+        return self[version]
 
 
 def own_processes(title: str) -> list[psutil.Process]:

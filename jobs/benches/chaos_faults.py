@@ -23,11 +23,20 @@ async def swapped(server: Server, version: str, num_clients: int, seconds: float
         await clients.answers(5 * num_clients)
         began = time.monotonic()
         await asyncio.to_thread(server.swap, version)
-        async with asyncio.timeout(seconds + SWAP_S):
-            while await _versions(server, 20) != {version}:
-                await asyncio.sleep(0.2)
+        await served(server, version)
         await asyncio.sleep(seconds / 4)
         return clients.outcome(began)
+
+
+async def served(server: Server, version: str) -> None:
+    """Wait until only this version answers.
+
+    Raises:
+        TimeoutError: if that takes too long.
+    """
+    async with asyncio.timeout(SWAP_S):
+        while await _versions(server, 20) != {version}:
+            await asyncio.sleep(0.2)
 
 
 async def killed(server: Server, title: str, num_clients: int, seconds: float) -> dict[str, float]:

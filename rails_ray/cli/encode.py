@@ -165,8 +165,11 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         from rails_ray.families.running import fit_run
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.encoding import OnRay
+        from rails_ray.on_ray.nodes import check_shared
+        from rails_ray.storage.filesystem import Storage
 
         with cluster(self.workers + 2):
+            check_shared(str(Storage(self.storage)), [options.data and options.data.folder])
             executor = OnRay(self.workers)
             if run_config is not None:
                 fit_run(run_config, self.storage, run)  # while the workers start

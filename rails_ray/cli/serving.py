@@ -70,6 +70,8 @@ class Serve(AllowsCode, Stored):
             that asks alone gains by; the whole version must fit into the memory of each replica.
         cpus: CPUs that each replica reserves.
         gpus: GPUs that each replica reserves; may be a part of one.
+        nodes: Machines that can hold replicas; no machine then holds more replicas of the router, or of a shard, than
+            it must. If left out: those of the cluster, or 1 with --print-config.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
         shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
             background; /v1/index and the metrics tell their recall.
@@ -101,6 +103,7 @@ class Serve(AllowsCode, Stored):
     shards_in_routers: bool = False
     cpus: float = 0.1
     gpus: float = 0
+    nodes: int | None = None
     cutoff: tuple[CutoffKind, float] | None = None
     shadow_fraction: float = 0
     allow_origins: tuple[str, ...] = ()
@@ -147,7 +150,7 @@ class Serve(AllowsCode, Stored):
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.cli import rendering
         from rails_ray.families.version import Version
-        from rails_ray.on_ray import liveness
+        from rails_ray.on_ray import liveness, nodes
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.serving.app import ranker_of_family, served
         from rails_ray.storage.filesystem import Storage
@@ -160,6 +163,7 @@ class Serve(AllowsCode, Stored):
             max_replicas=self.max_replicas,
             num_cpus=self.cpus,
             num_gpus=self.gpus,
+            num_nodes=1 if self.nodes is None else self.nodes,
             ranker=self.ranker,
         )
         allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
@@ -195,6 +199,9 @@ class Serve(AllowsCode, Stored):
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {version.name}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
+                if self.nodes is None:
+                    num_nodes = nodes.num_with_room(placement.num_cpus, placement.num_gpus)
+                    placement = dataclasses.replace(placement, num_nodes=num_nodes)
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
             check_stop = on_signals()  # in place of Ray's stack trace at SIGTERM
             tell = telling(arguments.keys_file)
@@ -241,6 +248,7 @@ class Serve(AllowsCode, Stored):
             "--shards-in-routers": self.shards_in_routers,
             "--print-config": self.print_config,
             "--cpus": self.cpus != Serve.cpus,
+            "--nodes": self.nodes is not None,
             "--haproxy options": self.haproxy != Haproxy(),
             "--ranker options": self.ranker != RankerOptions(path=self.ranker.path, folder=self.ranker.folder),
         }

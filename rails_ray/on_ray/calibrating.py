@@ -13,6 +13,7 @@ from rails_ray.families.config import DataConfig
 from rails_ray.families.registry import served_family
 from rails_ray.families.version_queries import VersionQueries
 from rails_ray.on_ray.evaluating import check_split
+from rails_ray.on_ray.nodes import check_shared
 from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation import seen
@@ -63,7 +64,8 @@ def calibrate(
         NotFoundError: if there is no such version.
         DamagedError: if the version's files differ from its manifest.
         ValueError: if the splits are not two of "train", "valid" and "test", the background is unknown, no query has a
-            relevant item in the index, or the config names code that is not allowed.
+            relevant item in the index, the config names code that is not allowed, or a node does not find the local
+            folder of storage or data.
     """
     check_split(split)
     check_split(measured_on)
@@ -74,6 +76,7 @@ def calibrate(
     if num_segments < 1:
         raise ValueError(f"segments must be at least 1, got {num_segments}")
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
+    check_shared(str(store), [data and data.folder])
     arguments = str(store), version, split, measured_on, background, num_segments, data, allowed
     return in_task(_calibrate, *arguments, on_progress=on_progress)
 

@@ -16,9 +16,11 @@ from rails_ray.families.encoding_work import EncodingWork
 from rails_ray.families.items import NewCodes
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.failures import plain_errors
+from rails_ray.on_ray.nodes import check_shared
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
 from rails_ray.on_ray.task_runner import call, run_tasks, start_workers
 from rails_ray.storage.described import Encoded
+from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parts import PART_ITEMS, PlannedPart
 
 
@@ -75,7 +77,8 @@ def encode(
     Raises:
         NotFoundError: if there is no such run.
         ValueError: if a row of the items is wrong, there are fewer items than shards, too few chunks, the run's
-            config names code that is not allowed, or the version was begun with other arguments.
+            config names code that is not allowed, the version was begun with other arguments, or a node does not find
+            the local folder of storage or data.
         StorageError: if storage cannot be written to, or a file of the items changes.
     """
     options = EncodeOptions(
@@ -92,6 +95,7 @@ def encode(
         query_encoder=query_encoder,
         allow_code=allow_code,
     )
+    check_shared(str(Storage(storage)), [data and data.folder])
     return encoding.encode(OnRay(num_workers), storage, run, options, on_progress)
 
 

@@ -11,6 +11,7 @@ from rails_ray.families.data import read_data
 from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries, with_data_of
+from rails_ray.on_ray.nodes import check_shared
 from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.serving.churn import AnswersDiff, compare_answers
 from rails_ray.serving.cutoffs import Cutoffs
@@ -46,12 +47,14 @@ def evaluate(
         NotFoundError: if there is no such run or version.
         DamagedError: if the version's files differ from its manifest.
         ValueError: if both a run and a version are given, if the split is not "train", "valid" or "test", or if
-            the model cannot read the data's queries, or the config names code that is not allowed.
+            the model cannot read the data's queries, the config names code that is not allowed, or a node does not
+            find the local folder of storage or data.
     """
     if run is not None and version is not None:
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
     check_split(split)
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
+    check_shared(str(store), [data and data.folder])
     how = (split, data, allowed, with_searches)
     return in_task(_evaluate, str(store), run, version, *how, on_progress=on_progress)
 
@@ -75,8 +78,9 @@ def answers_diff(
     Raises:
         NotFoundError, DamagedError, UnsupportedError, ValueError: as `serving.churn.compare_answers`.
     """
-    both = first, second, k, AllowedCode.given(allow_code)
-    return in_task(_answers_diff, str(Storage(storage)), *both, on_progress=on_progress)
+    both, store = (first, second, k, AllowedCode.given(allow_code)), str(Storage(storage))
+    check_shared(store)
+    return in_task(_answers_diff, store, *both, on_progress=on_progress)
 
 
 def _answers_diff(storage: str, first: str, second: str, k: int, allowed: AllowedCode) -> AnswersDiff:

@@ -23,6 +23,7 @@ from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
 from rails_ray.errors import UnavailableError
 from rails_ray.modules.encoders.pretrained import digest_of_files
+from rails_ray.on_ray.nodes import check_shared
 from rails_ray.on_ray.progress import OnProgress, watch
 from rails_ray.on_ray.task_runner import run_tasks
 from rails_ray.reranking.rankers import TEXT, HeavyRanker, RankerCandidates
@@ -95,7 +96,8 @@ def fill(
 
     Raises:
         NotFoundError: if a table is not there.
-        ValueError: if a table is not as the contract says, there is no such ranker, or another matrix has the name.
+        ValueError: if a table is not as the contract says, there is no such ranker, another matrix has the name, or a
+            node does not find a local folder.
         UnavailableError: if the ranker fails at every item of a block, or at too many of all.
     """
     for what, number in (
@@ -114,6 +116,7 @@ def fill(
     ranker = ranker.at_absolute_folder()
     allowed = AllowedCode.given(allow_code).also(ranker.path)
     ranker_of(ranker, allowed)  # raises before anything is stored
+    check_shared(str(store), [folder, ranker.folder])
     items, queries = _sampled(folder, sampling)
     made_from: dict[str, Any] = {
         "ranker": asdict(ranker),

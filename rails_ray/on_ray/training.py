@@ -34,6 +34,8 @@ from rails_ray.families.running import Begun, begin, finish, write_piece
 from rails_ray.families.training_family import training_family
 from rails_ray.on_ray.cluster import reserved_device
 from rails_ray.on_ray.fitting import CHECKPOINT_S, MAX_RESTARTS, Every, fit_to_end, reason_of
+from rails_ray.on_ray.nodes import check_shared
+from rails_ray.on_ray.process_groups import ProcessGroupConfig
 from rails_ray.on_ray.progress import POLL_S, OnProgress, Reporter, in_task, latest, new_board
 from rails_ray.on_ray.resources import TrainResources
 from rails_ray.on_ray.run_state import RunState
@@ -143,8 +145,8 @@ def train(
         on_progress: called a few times a second with the progress of all pieces together.
 
     Raises:
-        ValueError: if the data, the run's name, the config or the number of workers is invalid, or the cluster has no
-            room for a piece.
+        ValueError: if the data, the run's name, the config or the number of workers is invalid, the cluster has no room
+            for a piece, or a node does not find the local folder of storage or data.
         StorageError: if storage cannot be written to.
         TrainingError: if training fails, or a worker reads other data than the run began with. The message names the
             pieces that failed; the others are kept.
@@ -154,6 +156,7 @@ def train(
     ).on_cluster(training_family(run_config).pieces())
     store = Storage(storage)
     store.check_conditional()
+    check_shared(str(store), [run_config.data.folder])
     allowed = config.allowed_here(run_config, allow_code)
     begun = begin(run_config, store, run, allowed)
     if not runs.is_finished(store, begun.run):
@@ -280,7 +283,7 @@ def _start(worker: Worker, assignment: Assignment, settings: Settings) -> "ray.O
         return task.remote(worker, alone)
     if assignment.piece.shares_gradient:
         scaling = ScalingConfig(num_workers=settings.num_workers, use_gpu=use_gpu)
-        backend = TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=math.ceil(settings.timeout_s))
+        backend = ProcessGroupConfig(backend="nccl" if use_gpu else "gloo", timeout_s=math.ceil(settings.timeout_s))
         return _fit_task.remote(worker, assignment, scaling, backend)
     assignment = replace(assignment, num_threads=max(round(placing.num_cpus), 1))
     if placing.backend == "tasks" or assignment.piece.training is None:  # Ray Train starts two processes more

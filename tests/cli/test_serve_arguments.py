@@ -35,6 +35,8 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
         "4",
         "--gpus",
         "0.25",
+        "--nodes",
+        "2",
         "--port",
         "9000",
     ]
@@ -53,6 +55,7 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
     assert [deployment["name"] for deployment in deployments] == ["Router", "Shard000", "Shard001", "Shard002"]
     for deployment in deployments:
         assert deployment["autoscaling_config"]["max_replicas"] == 4
+        assert deployment["max_replicas_per_node"] == 1
         assert deployment["ray_actor_options"]["num_gpus"] == 0.25
 
 

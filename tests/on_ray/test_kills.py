@@ -10,15 +10,12 @@ import pytest
 
 from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig
-from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
-from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.training.loop import train
-from rails_ray.training.step import in_one_process
 from support.command_line import options_of
 from support.examples import mark, small_config, write_text_data, write_untrained_run
+from support.loss_curves import curve_of
 from support.processes import finished, kill_one, killed, stop_one
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]
@@ -38,16 +35,7 @@ def run_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def undisturbed(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    return curve_of(run_config, tmp_path_factory.mktemp("storage"))
-
-
-def curve_of(run_config: RunConfig, storage: Path) -> list[float]:
-    """The losses of a run in this process."""
-    data = read_data(run_config, Storage(str(storage)))
-    model = DualEncoderTraining.of(run_config).model()
-    step = DualEncoderTraining.of(run_config).training_step(model, in_one_process)
-    sampler = DualEncoderTraining.of(run_config).sampler(model, data)
-    return train(step, sampler.batch, run_config.training, seed=[0, 0], report=lambda *_: None).losses
+    return curve_of(run_config, Storage(str(tmp_path_factory.mktemp("storage"))))
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -107,7 +95,7 @@ def test_workers_that_die_and_hang_while_the_other_waits_for_them(run_config: Ru
     # A step is reported before its checkpoint is written.
     assert [before - 1 <= after for before, after in zip(faults, gone_on_from, strict=True)] == [True, True]
     assert gone_on_from[-1] < training.num_steps
-    assert run.training["losses"] == pytest.approx(curve_of(shared, tmp_path), rel=1e-3, abs=1e-4)
+    assert run.training["losses"] == pytest.approx(curve_of(shared, Storage(str(tmp_path))), rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.usefixtures("ray_cluster")

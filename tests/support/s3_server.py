@@ -16,6 +16,7 @@ import pytest
 
 # S3 decides on a conditional write and carries it out in one go. moto first looks and then writes: one at a time.
 SERVER = """
+import sys
 from threading import Event, Lock
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
@@ -26,7 +27,7 @@ def answer_in_one_go(self, environ, start_response):
             return answer(self, environ, start_response)
     return answer(self, environ, start_response)
 DomainDispatcherApplication.__call__ = answer_in_one_go
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server = ThreadedMotoServer(sys.argv[1], 0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
 Event().wait()
@@ -36,16 +37,16 @@ KEY_ID = "AKIDNOBODYSHOULDSEE"
 
 
 @contextmanager
-def s3_server_process() -> Iterator[str]:
+def s3_server_process(host: str = "127.0.0.1") -> Iterator[str]:
     """moto's server, until the block ends; its URL. It checks no signatures and lists ten keys at once, not 1000."""
-    command = [sys.executable, "-W", "ignore", "-c", SERVER]
+    command = [sys.executable, "-W", "ignore", "-c", SERVER, host]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
         port = process.stdout.readline().strip()
         if not port:
             raise RuntimeError(f"moto's server must start, got exit status {process.wait()}")
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://{host}:{port}"
     finally:
         process.terminate()
         process.wait(timeout=30)

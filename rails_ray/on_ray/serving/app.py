@@ -22,6 +22,7 @@ from rails_ray.errors import UnavailableError
 from rails_ray.families import calibrations, default_searches
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.version import Version
+from rails_ray.on_ray.nodes import check_shared
 from rails_ray.on_ray.serving.items import ItemChanger
 from rails_ray.on_ray.serving.listening import most_passed
 from rails_ray.on_ray.serving.plan import (
@@ -59,15 +60,16 @@ def build(args: ServeArgs) -> Application:
         NotFoundError: if there is no such version.
         DamagedError: if its manifest cannot be read.
         UnsupportedError: if the version lacks what the default cut-off in `args` needs.
-        ValueError: if the version's config names code that is not allowed.
+        ValueError: if the version's config names code that is not allowed, or a node does not find a local path.
     """
     return application(args, DeploymentSize())
 
 
 def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     """Build with given replicas and reservations; raises what `build` does."""
-    allowed = AllowedCode.given(args.allow_code)
-    version = Version.published(Storage(args.storage), args.version, allowed)
+    allowed, store = AllowedCode.given(args.allow_code), Storage(args.storage)
+    check_shared(str(store), [args.keys_file, args.ranker and args.ranker.folder])
+    version = Version.published(store, args.version, allowed)
     own, storage = version.family, str(version.storage)
     names_another = args.ranker is not None and args.ranker.path != own.ranker.path
     own.check_code(has_ranker=names_another)

@@ -1,5 +1,7 @@
 """Plan of a deployment: the application's arguments, replicas and reservations, and the Serve config."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -102,6 +104,8 @@ class DeploymentSize:
         max_replicas: most replicas when autoscaling on load; by default no autoscaling.
         num_cpus: CPUs that each replica reserves.
         num_gpus: GPUs, or part of one, that each replica reserves; the router uses its own to encode queries.
+        num_nodes: nodes that can hold replicas. Those of a deployment are on as many of them as there are replicas, so
+            that a node which is lost does not take all of them.
         ranker: where the heavy ranker runs, if there is one.
     """
 
@@ -109,12 +113,23 @@ class DeploymentSize:
     max_replicas: int | None = None
     num_cpus: float = 0.1
     num_gpus: float = 0
+    num_nodes: int = 1
     ranker: RankerPlacement = field(default_factory=RankerPlacement)
 
     def __post_init__(self) -> None:
         check_replica(self.replicas, self.num_cpus, self.num_gpus)
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas must be at least the {self.replicas} replicas, got {self.max_replicas}")
+        if self.num_nodes < 1:
+            raise ValueError(f"num_nodes must be at least 1, got {self.num_nodes}")
+
+    def spread(self, replicas: int) -> dict[str, int]:
+        """Ray Serve's bound on replicas of one deployment on a node; none for a single node, or replica.
+
+        Replicas that autoscaling adds do not raise it: with two replicas on two nodes, more of them need more nodes.
+        """
+        is_one = replicas == 1 or self.num_nodes == 1
+        return {} if is_one else {"max_replicas_per_node": math.ceil(replicas / self.num_nodes)}
 
 
 def shard_name(shard: int) -> str:
@@ -140,7 +155,7 @@ def deployments(
         reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
         limits = {"max_ongoing_requests": max_ongoing_requests}
         limits |= {} if queued is None else {"max_queued_requests": queued}
-        return {**replicas, **limits, "ray_actor_options": reserved}
+        return {**replicas, **placement.spread(placement.replicas), **limits, "ray_actor_options": reserved}
 
     shards = {
         shard_name(shard): options(ONGOING_OF_SHARD, POLICY_OF_SHARD, QUEUED_OF_SHARD) for shard in range(num_shards)
@@ -149,13 +164,15 @@ def deployments(
     if changes_items:  # one replica, as changes at the same time would begin again and again
         limits = {"max_ongoing_requests": MOST_CHANGES, "max_queued_requests": MOST_CHANGES}
         found |= {ITEMS: {"num_replicas": 1, **limits, "ray_actor_options": {"num_cpus": placement.num_cpus}}}
-    return found if ranker is None else found | {RANKER: _of_ranker(placement.ranker, ranker)}
+    return found if ranker is None else found | {RANKER: _of_ranker(placement, ranker)}
 
 
-def _of_ranker(placement: RankerPlacement, ranker: RankerArgs) -> dict[str, Any]:
-    reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
+def _of_ranker(placement: DeploymentSize, ranker: RankerArgs) -> dict[str, Any]:
+    own = placement.ranker
+    reserved = {"num_cpus": own.num_cpus} | ({"num_gpus": own.num_gpus} if own.num_gpus else {})
     return {
-        "num_replicas": placement.replicas,
+        "num_replicas": own.replicas,
+        **placement.spread(own.replicas),
         "max_ongoing_requests": ranker.concurrency,
         "max_queued_requests": ranker.max_in_flight,
         "ray_actor_options": reserved,
@@ -197,6 +214,20 @@ def assignment(name: str, value: str) -> str:
     return f"{name}=" + (f"$'{value.encode('unicode_escape').decode()}'" if "\n" in value else value)
 
 
+def _about_nodes(deployments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Comments on what is left of a deployment when a machine is lost."""
+    if any("max_replicas_per_node" in deployment for deployment in deployments):
+        return [
+            "# A machine holds max_replicas_per_node of a deployment at most; a replica more waits for another machine."
+        ]
+    least = [own.get("num_replicas", own.get("autoscaling_config", {}).get("min_replicas")) for own in deployments]
+    if max(least) > 1:
+        return [
+            "# For several machines print it with --nodes, so that none of them holds all replicas of a deployment."
+        ]
+    return []
+
+
 def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = ProxyPorts()) -> str:
     """A Serve config as YAML, with comments on what may be changed and what that does.
 
@@ -223,6 +254,7 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
         "# each other on all ports, as Ray's own processes must.",
     ]
     lines += calls if num_shards else []
+    lines += _about_nodes(application["deployments"])
     if profile == "production":
         routers = f"{ROUTER_PORTS[0]}-{ROUTER_PORTS[-1]}"
         lines += [

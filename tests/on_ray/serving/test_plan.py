@@ -89,6 +89,33 @@ def test_a_shard_has_replicas_for_what_is_asked_by_handle_and_directly() -> None
     assert by_all_calls(context) == (4, {})
 
 
+@pytest.mark.parametrize(
+    ("replicas", "num_nodes", "bound"),
+    [(1, 3, None), (2, 1, None), (2, 2, 1), (2, 3, 1), (3, 2, 2), (4, 3, 2), (8, 3, 3)],
+)
+def test_no_node_holds_all_replicas_of_a_deployment_if_there_are_two(
+    replicas: int, num_nodes: int, bound: int | None
+) -> None:
+    """And no replica is left without a place."""
+    own = RankerPlacement(replicas=replicas)
+    placement = DeploymentSize(replicas=replicas, num_nodes=num_nodes, ranker=own)
+    placed = deployments(placement, 2, RankerArgs(path="my_rankers:Careful"), changes_items=True)
+    assert "max_replicas_per_node" not in placed.pop("Items")
+    assert {options.get("max_replicas_per_node") for options in placed.values()} == {bound}
+    if bound is not None:
+        assert bound < replicas <= bound * num_nodes
+    config = serve_config(ARGS, placement, 2, host="0.0.0.0", port=8000)
+    ServeDeploySchema.model_validate(config)
+    text = commented(config, "production")
+    assert ("holds max_replicas_per_node of" in text) == (bound is not None)
+    assert ("print it with --nodes" in text) == (replicas > 1 and num_nodes == 1)
+
+
+def test_autoscaling_keeps_replicas_apart() -> None:
+    between = deployments(DeploymentSize(replicas=2, max_replicas=6, num_nodes=2), 1)["Shard000"]
+    assert between["max_replicas_per_node"] == 1
+
+
 def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
     for options in deployments(DeploymentSize(num_gpus=0.25, num_cpus=0.5), 2).values():
         assert options["ray_actor_options"] == {"num_cpus": 0.5, "num_gpus": 0.25}
@@ -212,6 +239,7 @@ def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -
     [
         ({"replicas": 0}, "replicas must be at least 1, got 0"),
         ({"replicas": 3, "max_replicas": 2}, "max_replicas must be at least the 3 replicas, got 2"),
+        ({"num_nodes": 0}, "num_nodes must be at least 1, got 0"),
         ({"num_gpus": -1.0}, "num_cpus and num_gpus must be at least 0, got 0.1 and -1"),
         ({"num_gpus": 1.5}, "num_gpus must be a part of one GPU or a whole number, got 1.5"),
     ],
@@ -219,7 +247,7 @@ def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -
 def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DeploymentSize(**arguments)
-    if "max_replicas" not in arguments:
+    if not {"max_replicas", "num_nodes"} & arguments.keys():
         with pytest.raises(ValueError, match=message.replace("got 0.1", "got 1")):
             RankerPlacement(**arguments)
 

@@ -1,0 +1,72 @@
+"""Nodes of the cluster: how many can hold replicas, and local paths that all of them must find."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+LOOK_S = 60.0  # limit for a node to say what it finds, the start of a process included
+
+
+def num_with_room(num_cpus: float, num_gpus: float) -> int:
+    """How many nodes could hold a replica with these reservations; at least 1, as more may come."""
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return max(1, sum(own.get("CPU", 0) >= num_cpus and own.get("GPU", 0) >= num_gpus for own in found))
+
+
+def check_shared(storage: str, others: Iterable[str | None] = ()) -> None:
+    """Check that all nodes that take tasks find the local paths that this process finds. URLs are not looked at, and a
+    process without a cluster, or on the only node, checks nothing.
+
+    Args:
+        storage: root of a storage. Into a local one that can be written to goes a probe file for a moment, as each node
+            may have a folder of that name.
+        others: files and folders that are read.
+
+    Raises:
+        ValueError: if a node does not find one of them.
+    """
+    local = [path for path in (storage, *others) if path and "://" not in path and Path(path).exists()]
+    nodes = _others() if local and ray.is_initialized() else []
+    if not nodes:
+        return
+    probe = Path(storage) / f".probe-{uuid.uuid4().hex}"
+    looked_for = {path: path for path in local}
+    if storage in looked_for:
+        with suppress(OSError):  # a folder that is only read
+            probe.touch()
+            looked_for = {str(probe): storage, **{path: path for path in local if path != storage}}
+    try:
+        looks = {node["NodeManagerAddress"]: _look(node["NodeID"], list(looked_for)) for node in nodes}
+        for address, look in looks.items():
+            lacking: list[str] = []
+            with suppress(RayError):  # a node that has gone needs nothing
+                lacking = ray.get(look, timeout=LOOK_S)
+            for path in lacking:
+                raise ValueError(
+                    f"{looked_for[path]} must be the same on all nodes of the cluster, got none on node {address}: "
+                    "mount it there, or take s3://, az:// or gs://bucket/prefix"
+                )
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _others() -> list[dict[str, Any]]:
+    """The other nodes that take tasks."""
+    own = ray.get_runtime_context().get_node_id()
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] != own]
+
+
+def _look(node: str, paths: Sequence[str]) -> Any:
+    return _lacking.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(paths)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _lacking(paths: Sequence[str]) -> list[str]:
+    """The paths that this node does not find."""
+    return [path for path in paths if not Path(path).exists()]
