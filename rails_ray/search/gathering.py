@@ -19,7 +19,7 @@ from rails_ray.search.candidates import FirstStage
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import READ
 
-GATHER = 4.5  # products in the time of reading a vector wherever it lies (jobs.benches.filters)
+GATHER = 5.0  # products in the time of reading a vector wherever it lies (jobs.benches.filters)
 
 
 @dataclass(frozen=True)

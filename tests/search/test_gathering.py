@@ -80,7 +80,7 @@ def test_a_graph_gathers_more_the_wider_its_beam_and_the_fewer_its_items() -> No
         gathering, params = Gathering(num_items, (1, 1), searcher.first_stage), SearchParams(ef_search=beam)
         sooner = partial(gathering.is_sooner, num_queries=num_queries, method="ann", params=params)
         shares[num_items, num_queries, beam] = largest(num_items, sooner)
-    assert 0.04 < shares[1_000_000, 1, 64] < 0.1
+    assert 0.03 < shares[1_000_000, 1, 64] < 0.1
     for (num_items, num_queries, beam), share in shares.items():
         assert num_queries == 32 or share < shares[num_items, 32, beam]
         assert num_items > 1_000_000 or share < shares[1_000_000, num_queries, 256] or beam == 256
@@ -89,11 +89,11 @@ def test_a_graph_gathers_more_the_wider_its_beam_and_the_fewer_its_items() -> No
 
 
 def test_lists_that_pass_over_most_items_gather_few() -> None:
-    """And fewer the fewer lists they look at; rounded vectors that are passed over are not read."""
+    """And fewer the fewer lists they look at."""
     own = of_vectors(IvfConfig(nlist=100))
     assert share_of(own, "ann", 1, SearchParams(nprobe=1)) < share_of(own, "ann", 1) < share_of(own, "brute_force", 1)
     assert share_of(own, "ann", 32, SearchParams(nprobe=100)) > 0.8
-    assert share_of(of_vectors(FlatConfig(storage="sq8")), "ann", 1) < 0.1
+    assert share_of(of_vectors(FlatConfig(storage="sq8")), "ann", 1) < share_of(own, "brute_force", 1)
 
 
 def test_segments_gather_as_the_base_does() -> None:

@@ -25,7 +25,6 @@ from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 Storage = Literal["fp32", "fp16", "sq8"]
-LOOK = 0.1  # products in the time of seeing that a vector is hidden
 ROWS_OF_BLOCK = 2**16  # of a scan of rounded vectors: 16 MB of them with 64 numbers
 READ = 1.5  # products in the time of reading a vector, in order (jobs.benches.filters)
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
@@ -107,8 +106,8 @@ class FlatSearch:
         self.runs_on_gpu = isinstance(index, faiss_library().IndexFlat)
 
     def num_products(self, num_left: int, params: SearchParams) -> float:
-        """The contract of `KindSearch`; FAISS passes over hidden vectors without reading them."""
-        return num_left + LOOK * self.index.ntotal
+        """The contract of `KindSearch`; to ask of each vector if it is hidden costs FAISS what it saves."""
+        return float(self.index.ntotal)
 
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """All items are looked at."""

@@ -68,9 +68,9 @@ def graph(request: pytest.FixtureRequest) -> FaissIndex:
     return FaissIndex.read(made.data, made.error)
 
 
-@pytest.mark.parametrize("of_beam", [400, 1], ids=["all vectors are scanned", "a wider beam is tried"])
+@pytest.mark.parametrize("of_beam", [200.0, 1.0], ids=["all vectors are scanned", "a wider beam is tried"])
 def test_a_beam_that_finds_too_little_is_followed_by_more(
-    graph: FaissIndex, of_beam: int, monkeypatch: pytest.MonkeyPatch
+    graph: FaissIndex, of_beam: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever takes less time, unless the request names the beam; then the list is short. A scan proves its lists."""
     monkeypatch.setattr("rails_ray.search.indexes.hnsw.LARGEST_BEAM", 64)
