@@ -8,6 +8,7 @@
 | `methods`      | how a corpus is searched: exact, or by candidates that are scored again            |
 | `searcher`     | a similarity and loaded items, with their methods by name                          |
 | `selected`     | some items, as if there were no others                                             |
+| `gathering`    | when these are gathered, and when the others are hidden                            |
 | `rounds`       | what a query asks of its shards, one round after the other                         |
 | `candidates`   | the union of the lists of first stages                                             |
 | `rescore`      | exact scores of candidates                                                         |

@@ -30,7 +30,17 @@ FEW = 16  # where fewer than one item in so many is hidden, its column alone is 
 
 @runtime_checkable
 class Mask(Protocol):
-    """Hides items from the queries of a batch."""
+    """Hides items from the queries of a batch.
+
+    is_left: items that are not hidden from all queries, on the CPU; None for all.
+    excluded: pairs that are hidden beside the other items.
+    """
+
+    @property
+    def is_left(self) -> Bool[Tensor, " X"] | None: ...
+
+    @property
+    def excluded(self) -> "Exclusions": ...
 
     def hide(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
         """`scores` of the items first_row .. first_row + X - 1 with -inf at the hidden ones (changed in place)."""
@@ -56,6 +66,12 @@ class Exclusions:
     """Pairs (query of the batch, item row) that no answer may hold, each pair once."""
 
     pairs: Int[Tensor, "E 2"]
+    is_left = None
+
+    @property
+    def excluded(self) -> "Exclusions":
+        """The contract of `Mask`."""
+        return self
 
     @classmethod
     def of(cls, item_rows: Sequence[Sequence[int]], of_all: Collection[int] = ()) -> "Exclusions":
@@ -138,6 +154,11 @@ class Remaining:
         return np.flatnonzero(self.is_hidden.numpy())
 
     @cached_property
+    def num_hidden(self) -> int:
+        """Number of items that are hidden from every query."""
+        return len(self.is_left) - int(np.count_nonzero(self.is_left.numpy()))
+
+    @cached_property
     def is_hidden(self) -> Bool[Tensor, " X"]:
         """Which items are hidden from every query."""
         return ~self.is_left
@@ -145,17 +166,18 @@ class Remaining:
     def hide(self, scores: Float[Tensor, "B X"], first_row: int = 0) -> Float[Tensor, "B X"]:
         """The contract of `Mask`."""
         end = first_row + scores.shape[1]
-        if FEW * len(self.rows) < len(self.is_left):
+        if FEW * self.num_hidden < len(self.is_left):
             here = slice(*np.searchsorted(self.rows, (first_row, end)))
             columns = torch.from_numpy(self.rows[here] - first_row)
             scores.index_fill_(1, columns.to(scores.device), -torch.inf)
         else:
-            scores.masked_fill_(self.is_hidden[first_row:end].to(scores.device), -torch.inf)
+            is_hidden = self.is_hidden[first_row:end].to(scores.device)
+            scores += torch.where(is_hidden, -torch.inf, 0.0)  # an eighth of the time of masked_fill_, of 32 queries
         return self.excluded.hide(scores, first_row)
 
     def num_left(self, num_queries: int, num_items: int) -> Int[Tensor, " B"]:
         """The contract of `Mask`."""
-        num_hidden = int(np.searchsorted(self.rows, num_items))
+        num_hidden = num_items - int(np.count_nonzero(self.is_left[:num_items].numpy()))
         return self.excluded.num_left(num_queries, num_items) - num_hidden
 
     def hidden_rows(self, num_queries: int, num_items: int) -> HiddenRows:

@@ -36,6 +36,7 @@ from rails_ray.search.candidates import (
     longest_component,
     vectors_of,
 )
+from rails_ray.search.gathering import Gathering
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import FlatIndex
 from rails_ray.search.indexes.inverted import NUM_PROBES, InvertedIndex
@@ -55,13 +56,7 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 
 @runtime_checkable
 class Searcher(Protocol, Generic[Query]):
-    """Items and the methods that search them.
-
-    gather_share: share of the items up to which a search of some of them takes less time by `some` than if the others
-        are hidden.
-    """
-
-    gather_share: float
+    """Items and the methods that search them."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -87,6 +82,15 @@ class Searcher(Protocol, Generic[Query]):
             ValueError: if `retriever` refuses the method, or the method the query.
         """
 
+    def gathers(
+        self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> bool:
+        """Return whether a search of some items takes less time by `some` than by a method that hides the others.
+
+        Args:
+            num_left: how many they are.
+        """
+
     def some(self, rows: Int[Tensor, " N"]) -> ExactSearch[Query]:
         """The exact search of some items, as if there were no others.
 
@@ -102,10 +106,7 @@ class Searcher(Protocol, Generic[Query]):
 
 
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")  # of items with components
-# Shares from which on hiding takes less time than gathering, of one query on one core (jobs.benches.filters); of 32
-# queries they are higher.
-GATHERED = 0.5  # of a mixture, whose scores take far longer than to gather what they are made of
-GATHERED_FOR_PRODUCTS = 0.2  # of a dot product
+# Shares of the items up to which they are gathered
 GATHERED_ON_GPU = 0.05  # where all items are scanned in 16 bits, and gathered ones in 32; not measured
 GATHERED_OF_POSTINGS = 0.01  # where postings of the gathered items must be made first
 
@@ -132,18 +133,19 @@ class ByComponents:
         self.items = items
         self.scorer = similarity.prepared()
         self.brute_force = BruteForce(self.scorer, items)
-        self.gather_share = GATHERED_FOR_PRODUCTS if self.scorer.num_components == (1, 1) else GATHERED
         longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
         self.first_stage = FirstStage(items, indexes, longest=longest)
         self.exact: Retriever[QueryState] = self.brute_force
-        if items.taken(slice(0, 1)).components.is_cuda:
-            self.exact, self.gather_share = GpuScan.of(self.brute_force), GATHERED_ON_GPU
+        self.is_on_gpu = items.taken(slice(0, 1)).components.is_cuda
+        if self.is_on_gpu:
+            self.exact = GpuScan.of(self.brute_force)
         elif self.first_stage.has_average and self.scorer.num_components != (1, 1):
             self.exact = AverageFirst(self.brute_force, self.first_stage.by_average)
         self.by_surrogate: FirstStage | None = None
         if surrogate is not None:
             built = (indexes or {}).get(SURROGATE) or FlatIndex(vectors_of(items, SURROGATE))
             self.by_surrogate = FirstStage(items, {AVERAGE: built}, surrogate, BY_SURROGATE, longest=longest)
+        self.gathering = Gathering(len(items), self.scorer.num_components, self.first_stage, self.by_surrogate)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -193,6 +195,14 @@ class ByComponents:
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
 
+    def gathers(
+        self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> bool:
+        """The contract of `Searcher`."""
+        if self.is_on_gpu:
+            return num_left <= GATHERED_ON_GPU * len(self)
+        return self.gathering.is_sooner(num_left, num_queries, method, params)
+
     def some(self, rows: Int[Tensor, " N"]) -> BruteForce:
         """The contract of `Searcher`."""
         return BruteForce(self.scorer, Selected(self.items, rows))
@@ -214,7 +224,6 @@ class ByCodes:
     """
 
     methods = ("brute_force", "inverted")
-    gather_share = GATHERED_OF_POSTINGS
 
     def __init__(self, similarity: LookUp, items: Codes) -> None:
         self.similarity = similarity
@@ -247,6 +256,12 @@ class ByCodes:
     ) -> SearchResult:
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
+
+    def gathers(
+        self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> bool:
+        """The contract of `Searcher`."""
+        return num_left <= GATHERED_OF_POSTINGS * len(self)
 
     def some(self, rows: Int[Tensor, " N"]) -> FullLookUp:
         """The contract of `Searcher`."""

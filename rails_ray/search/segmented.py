@@ -36,7 +36,6 @@ class Segmented(Generic[Query]):
     def __init__(self, segments: Sequence[Searcher[Query]]) -> None:
         self.segments = segments
         self.first_rows = [0, *accumulate(map(len, segments))][:-1]
-        self.gather_share = segments[0].gather_share
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -56,6 +55,13 @@ class Segmented(Generic[Query]):
     ) -> SearchResult:
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
+
+    def gathers(
+        self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> bool:
+        """The contract of `Searcher`: as the base does of as large a share of its items."""
+        base = self.segments[0]
+        return base.gathers(num_left * len(base) // len(self), num_queries, method, params)
 
     def some(self, rows: Int[Tensor, " N"]) -> "_SomeOfSegments[Query]":
         """The contract of `Searcher`."""

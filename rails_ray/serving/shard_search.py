@@ -184,7 +184,7 @@ class ShardSearch:
     ) -> SearchResult:
         """The results among items that have a direction."""
         searcher = self.held.searcher
-        if left is None or not self._is_gathered(left):
+        if left is None or not searcher.gathers(left.num, len(query), request.method, request.params):
             spec = request.spec(self._mask_of(excluded, left), self.device)
             return searcher.search(query, spec, request.method, request.params)
         searcher.retriever(request.method, request.params)  # refuses what it would refuse of all items
@@ -196,10 +196,6 @@ class ShardSearch:
         rows = torch.from_numpy(gathered.rows).to(found.item_rows.device)
         return replace(found, item_rows=torch.where(is_there, rows[found.item_rows], 0))
 
-    def _is_gathered(self, left: LeftRows) -> bool:
-        """Decide whether the items that are left are gathered, rather than the others hidden."""
-        return left.num <= self.held.searcher.gather_share * left.num_rows
-
     def _gathered(self, left: LeftRows, excluded: Sequence[Sequence[int]]) -> "_Gathered | None":
         """The items that are left and have a direction, as if there were no others; None if there are none."""
         rows = left.without(self.held.zeros).rows
@@ -207,8 +203,7 @@ class ShardSearch:
             return None
         mask = None
         if any(excluded):
-            place_of = {row: place for place, row in enumerate(rows.tolist())}
-            mask = Exclusions.of([[place_of[row] for row in own if row in place_of] for own in excluded])
+            mask = Exclusions.of([_places_of(own, rows) for own in excluded])
         return _Gathered(rows, self.held.searcher.some(torch.from_numpy(rows).to(self.device)), mask)
 
     def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
@@ -232,7 +227,7 @@ class ShardSearch:
         for own in groups:
             some = query if len(groups) == 1 else take(query, torch.tensor(own.numbers))
             out = [excluded[number] for number in own.numbers]
-            if own.left is None or not self._is_gathered(own.left):
+            if own.left is None or not self.held.searcher.gathers(own.left.num, len(out)):
                 scan, mask = self.held.searcher, self._mask_of(out, own.left)
             elif (gathered := self._gathered(own.left, out)) is not None:
                 scan, mask = gathered.scan, gathered.mask
@@ -288,6 +283,14 @@ class ShardSearch:
             return [[] for _ in exclude]
         found = self.held.rows(list(itertools.chain.from_iterable(exclude))).tolist()
         return [[row for row in own if row >= 0] for own in _lines(found, list(map(len, exclude)))]
+
+
+def _places_of(excluded: Sequence[int], rows: NDArray[np.int64]) -> list[int]:
+    """The places of those excluded rows that are among some ascending rows, one at least."""
+    own = np.asarray(excluded, np.int64)
+    places = np.searchsorted(rows, own).clip(max=len(rows) - 1)
+    found: list[int] = places[rows[places] == own].tolist()
+    return found
 
 
 def base_files(version: Version, shard: int) -> tuple[str, ...]:

@@ -25,6 +25,10 @@ def assert_agrees(mask: Mask, expected: list[list[int]]) -> None:
     assert mask.num_left(num, NUM_ITEMS).tolist() == [NUM_ITEMS - len(rows) for rows in expected]
     starts, ends, rows = mask.hidden_rows(num, NUM_ITEMS)
     assert [rows[start:end].tolist() for start, end in zip(starts, ends, strict=True)] == expected
+    gone = [] if mask.is_left is None else (~mask.is_left).nonzero()[:, 0].tolist()
+    beside = mask.excluded.hidden_rows(num, NUM_ITEMS)
+    pairs = [beside.rows[start:end].tolist() for start, end in zip(beside.starts, beside.ends, strict=True)]
+    assert [sorted([*gone, *own]) for own in pairs] == expected
 
 
 def assert_contract(mask: Mask, expected: list[list[int]]) -> None:

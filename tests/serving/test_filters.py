@@ -29,6 +29,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     "none": {"year": 1},
 }
 each_filter = pytest.mark.parametrize("filter", FILTERS.values(), ids=FILTERS)
+each_way = pytest.mark.parametrize("is_gathered", [False, True], ids=["hidden", "gathered"])
 QUERIES = np.random.default_rng(5).standard_normal((4, WIDTH)).astype(np.float32)
 Attributes = list[dict[str, Any]]
 
@@ -52,6 +53,11 @@ def ids_of(version: LocalVersion) -> list[Any]:
     return list(version.version.item_ids())
 
 
+def choose(monkeypatch: pytest.MonkeyPatch, shard: ShardSearch, is_gathered: bool) -> None:
+    """Have a shard search what a filter leaves in one of the two ways."""
+    monkeypatch.setattr(shard.searcher, "gathers", lambda *_: is_gathered)
+
+
 def same_lists(found: SearchResponse, other: SearchResponse) -> None:
     """The same items with the same scores, and the same said of them."""
     for own, expected in zip(found.results, other.results, strict=True):
@@ -63,18 +69,18 @@ def same_lists(found: SearchResponse, other: SearchResponse) -> None:
 
 
 @each_filter
-@pytest.mark.parametrize("share", [0.0, 1.0], ids=["hidden", "gathered"])
+@each_way
 @pytest.mark.parametrize("method", ["brute_force", "two_pass", "per_embedding", "average", "combined", "gated"])
 def test_every_method_of_a_mixture(
     texts: tuple[LocalVersion, Attributes],
     filter: dict[str, Any],
-    share: float,
+    is_gathered: bool,
     method: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     version, items = texts
     for shard in version.shards:
-        monkeypatch.setattr(shard.searcher, "gather_share", share)
+        choose(monkeypatch, shard, is_gathered)
     left = {own for own, item in zip(ids_of(version), items, strict=True) if passes(filter, item)}
     queries = ["red", "blue hat"]
     every = version.search(queries, k=NUM_TEXTS).results
@@ -90,12 +96,12 @@ def test_every_method_of_a_mixture(
 
 @each_filter
 @pytest.mark.parametrize("index", ["flat", "ivf", "hnsw"])
-@pytest.mark.parametrize("share", [0.0, 1.0], ids=["hidden", "gathered"])
+@each_way
 def test_every_index_of_vectors(
-    tmp_path: Path, index: str, share: float, filter: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, index: str, is_gathered: bool, filter: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version, items = built(tmp_path, 400, index)
-    monkeypatch.setattr(version.shards[0].searcher, "gather_share", share)
+    choose(monkeypatch, version.shards[0], is_gathered)
     left = [row for row, item in enumerate(items) if passes(filter, item)]
     every = version.search(QUERIES, k=400).results
     found = version.search(QUERIES, k=7, method="ann", filter=filter)
@@ -104,15 +110,15 @@ def test_every_index_of_vectors(
         assert len(own.items) == min(7, len(left))
         assert not own.is_short
         assert set(own.items) <= set(left)
-        if index == "flat" or share:
+        if index == "flat" or is_gathered:
             assert own.items == best[:7]
             assert own.certificate.is_exact
-    assert found.is_exact or (index != "flat" and not share and len(left) > 0)
+    assert found.is_exact or (index != "flat" and not is_gathered and len(left) > 0)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0], ids=["hidden", "gathered"])
+@each_way
 def test_items_without_a_direction_that_pass_come_last(
-    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, is_gathered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside such that do not pass, and where nothing else passes."""
     rows = np.random.default_rng(0).standard_normal((40, WIDTH)).astype(np.float32)
@@ -121,7 +127,7 @@ def test_items_without_a_direction_that_pass_come_last(
     items: Attributes = [dict.fromkeys(KINDS) | {"year": row % 4 + 10 * (row in (8, 20))} for row in range(40)]
     with_attributes(Storage(str(tmp_path)), items)
     version = local.open(str(tmp_path))
-    monkeypatch.setattr(version.shards[0].searcher, "gather_share", share)
+    choose(monkeypatch, version.shards[0], is_gathered)
     every = version.search(QUERIES, k=40).results
     for filter, last in (({"year": {"$in": [3, 10]}}, [3, 8, 20]), ({"year": 10}, [8, 20])):
         left = [row for row, item in enumerate(items) if passes(filter, item)]
@@ -129,6 +135,23 @@ def test_items_without_a_direction_that_pass_come_last(
             assert own.items == [item for item in whole.items if item in left]
             assert own.items[-len(last) :] == last
             assert (own.num_searched, own.certificate.is_exact) == (len(left), True)
+
+
+@each_way
+@pytest.mark.parametrize("index", ["flat", "ivf"])
+def test_excluded_items_beside_a_filter(
+    tmp_path: Path, index: str, is_gathered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which some do not pass, and some come before and after all that do."""
+    version, items = built(tmp_path, 200, index)
+    choose(monkeypatch, version.shards[0], is_gathered)
+    left = [row for row, item in enumerate(items) if passes(FILTERS["half"], item)]
+    out = [[], [0, 1, 2, 3, 199], left[:3], [left[0], left[-1], 198]]
+    queries = [{"embedding": query, "exclude": own} for query, own in zip(QUERIES.tolist(), out, strict=True)]
+    every = version.search(QUERIES, k=200).results
+    found = version.search(queries, k=200, filter=FILTERS["half"], method="brute_force").results
+    for own, whole, excluded in zip(found, every, out, strict=True):
+        assert own.items == [item for item in whole.items if item in left and item not in excluded]
 
 
 CUTOFFS: list[dict[str, float]] = [
@@ -291,7 +314,7 @@ def test_masks_are_kept_while_items_are_added_and_deleted(tmp_path: Path) -> Non
     """A filter finds what is there now, and the mask of the base is made once."""
     version, items = built(tmp_path, 100)
     filter, attributes = FILTERS["half"], dict(enumerate(items))
-    rows = np.random.default_rng(3).standard_normal((120, WIDTH)).astype(np.float32)
+    rows = np.random.default_rng(4).standard_normal((120, WIDTH)).astype(np.float32)
 
     def check() -> None:
         left = {item for item, own in attributes.items() if passes(filter, own)}

@@ -61,3 +61,11 @@ class VectorIndex(Index, Protocol):
         Raises:
             ValueError: also if the index has less than that.
         """
+
+    def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
+        """How many inner products with a vector at hand take as long as a search for one query, about.
+
+        Args:
+            num_left: items that a mask leaves.
+            num_queries: of the batch.
+        """

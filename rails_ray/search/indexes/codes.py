@@ -71,6 +71,10 @@ class CodeIndex:
         found = self.index.search(self.quantizer.lookup_table(for_mean(queries, self.num_vectors)), spec)
         return found if self.is_exact else with_error(found, queries, spec, self.error, len(self.index.codes))
 
+    def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
+        """The contract of `VectorIndex`; a look-up counts as a product."""
+        return float(len(self.index.codes))
+
 
 class MeanIndex:
     """The contract of `VectorIndex`, by an index of D numbers that is asked for the mean of V vectors.
@@ -99,6 +103,10 @@ class MeanIndex:
     ) -> SearchResult:
         """The contract of `VectorIndex`."""
         return self.index.search(turned(for_mean(queries, self.num_vectors), self.rotation), spec, params)
+
+    def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
+        """The contract of `VectorIndex`."""
+        return self.index.num_products(num_left, num_queries, params)
 
 
 def for_mean(queries: Float[Tensor, "B d"], num_vectors: int) -> Float[Tensor, "B D"]:

@@ -92,6 +92,10 @@ class OfDistinct:
         self.num_nodes = num_nodes
         self.items = ItemsOfNodes(node_of, num_nodes)
 
+    def num_products(self, num_left: int, params: SearchParams) -> float:
+        """The contract of `KindSearch`, for as large a share of the nodes."""
+        return self.kind.num_products(num_left * self.num_nodes // len(self.node_of), params)
+
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """The contract of `KindSearch`; a node is passed over if all of its items are."""
         prepared = self.kind.ask(queries, params)

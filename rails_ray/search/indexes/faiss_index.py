@@ -146,12 +146,18 @@ class FaissIndex:
         lists = GrownLists(spec, len(queries), self.num_items, self.kind.growth)
         self._fill(prepared, lists, spec, np.arange(len(queries)))
         wider, num_scored = prepared, prepared.num_scored
+        is_exhausted = np.full(len(queries), prepared.is_exhaustive)
         while wider.wider is not None and len(short := self._short(lists, spec)):
             wider = wider.wider()
             self._fill(wider, lists, spec, short)
+            is_exhausted[short] = wider.is_exhaustive
             if num_scored is not None and wider.num_scored is not None:
                 num_scored[short] = wider.num_scored[short]
-        return self._found(prepared, lists, spec, queries)
+        return self._found(prepared, lists, spec, queries, is_exhausted)
+
+    def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
+        """The contract of `VectorIndex`."""
+        return self.kind.num_products(num_left, params)
 
     def _at_once(self, prepared: PreparedQueries, spec: SearchSpec) -> SearchResult | None:
         """The k best, as a rule: where for every query k + 1 items in a list show that they are. None otherwise."""
@@ -187,14 +193,14 @@ class FaissIndex:
     def _fill(self, prepared: PreparedQueries, lists: GrownLists, spec: SearchSpec, asked: Rows) -> None:
         """Ask for lists of some lines until they hold the answer."""
         longest = 0 if spec.threshold is not None and self.is_exact and self.clone is None else LONGEST_LIST
-        for every, n, passed_over in lists.calls():
-            only = None if passed_over is None else self._all_but(passed_over)
+        for every, n, left, has_hidden in lists.calls():
             lines = every[np.isin(every, asked)]
+            only = None if left is None or not len(lines) else Only.of(left)
             while len(lines):
                 if prepared.scan is not None and n > longest:
                     lists.replace(lines, prepared.scan(lines, spec.of_queries(torch.from_numpy(lines))))
                     break
-                lines = self._ask(prepared, lists, lines, n, only)
+                lines = self._ask(prepared, lists, lines, n, only, has_hidden)
                 n = lists.longer(n)
 
     def _short(self, lists: GrownLists, spec: SearchSpec) -> Rows:
@@ -203,15 +209,15 @@ class FaissIndex:
         num_left = spec.num_left(num, self.num_items).numpy(force=True)
         return np.flatnonzero(lists.num_found < np.minimum(spec.at_least, num_left))
 
-    def _ask(self, prepared: PreparedQueries, lists: GrownLists, lines: Rows, n: int, only: Only | None) -> Rows:
+    def _ask(
+        self, prepared: PreparedQueries, lists: GrownLists, lines: Rows, n: int, only: Only | None, has_hidden: bool
+    ) -> Rows:
         """The lines whose lists of n items do not hold the answer."""
         if len(lines) * n > MOST_PLACES and len(lines) > 1:
             half = len(lines) // 2
-            parts = (self._ask(prepared, lists, part, n, only) for part in (lines[:half], lines[half:]))
+            parts = (self._ask(prepared, lists, part, n, only, has_hidden) for part in (lines[:half], lines[half:]))
             return np.concatenate([*parts])
-        is_complete: NDArray[np.bool_] = lists.add(
-            lines, *self._best(prepared, lines, n, only), may_be_hidden=only is None
-        )
+        is_complete: NDArray[np.bool_] = lists.add(lines, *self._best(prepared, lines, n, only), has_hidden=has_hidden)
         return lines[~is_complete]
 
     def _best(self, prepared: PreparedQueries, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
@@ -221,15 +227,19 @@ class FaissIndex:
             found: tuple[Floats, Rows] = self.clone.search(prepared.queries[lines], n, params=prepared.parameters)
         return found
 
-    def _all_but(self, rows: Rows) -> Only:
-        is_there = np.ones(self.num_items, np.bool_)
-        is_there[rows] = False
-        return Only.of(is_there)
-
     def _found(
-        self, prepared: PreparedQueries, lists: GrownLists, spec: SearchSpec, queries: Float[Tensor, "B d"]
+        self,
+        prepared: PreparedQueries,
+        lists: GrownLists,
+        spec: SearchSpec,
+        queries: Float[Tensor, "B d"],
+        is_exhausted: NDArray[np.bool_],
     ) -> SearchResult:
-        """In numpy, of which little is needed: after a scan, code that is not in the cache takes longest."""
+        """In numpy, of which little is needed: after a scan, code that is not in the cache takes longest.
+
+        Args:
+            is_exhausted: the queries for which every item was looked at.
+        """
         scores, item_rows = lists.found()
         num_left: Any = self.num_items
         if spec.mask is not None:
@@ -237,19 +247,16 @@ class FaissIndex:
         is_truncated = lists.num_above > spec.k
         if spec.threshold is None:
             is_truncated = (lists.num_found == spec.k) & (num_left > spec.k)
-        bound, reason = np.full(len(queries), -np.inf, np.float32), None
-        if not prepared.is_exhaustive:
-            bound[lists.num_found < num_left] = np.inf
-            reason = self._reason
-        elif self.is_rounded:
-            highest = self._highest(prepared, scores, spec, is_truncated)
-            bound = np.where(lists.num_found < num_left, highest, bound)
+        bound, is_missing = np.full(len(queries), -np.inf, np.float32), lists.num_found < num_left
+        if not self.knows_scores and is_exhausted.any():
+            bound = np.where(is_missing, self._highest(prepared, scores, spec, is_truncated), bound)
+        bound[is_missing & ~is_exhausted] = np.inf
         num_scored = lists.num_seen if prepared.num_scored is None else prepared.num_scored
 
         def tensor(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(array) if queries.is_cpu else torch.from_numpy(array).to(queries.device)
 
-        reasons = reasons_of(torch.from_numpy(bound), reason)
+        reasons = reasons_of(torch.from_numpy(bound), self._reason)
         return SearchResult(
             tensor(scores), tensor(item_rows), tensor(bound), tensor(is_truncated), tensor(num_scored), reasons
         )

@@ -84,6 +84,10 @@ class FastCodeIndex:
             lines_of_parts.append(lines)
         return joined(parts, torch.cat(lines_of_parts))
 
+    def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
+        """The contract of `VectorIndex`; where many items are hidden, all codes are looked up."""
+        return float(len(self.codes))
+
     def _scanned(
         self, queries: Float[Tensor, "B d"], spec: SearchSpec, num_left: Int[Tensor, " B"], num: int
     ) -> SearchResult:

@@ -26,6 +26,7 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 
 Storage = Literal["fp32", "fp16", "sq8"]
 ROWS_OF_BLOCK = 2**16  # of a scan of rounded vectors: 16 MB of them with 64 numbers
+READ = 1.5  # products in the time of reading a vector, in order (jobs.benches.filters)
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
 
 
@@ -80,6 +81,10 @@ class FlatIndex:
         spec.check_queries(len(queries))
         return scan(self._blocks(queries), spec, len(queries), len(self.vectors), queries.device)
 
+    def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
+        """The contract of `VectorIndex`; the queries share what is read."""
+        return len(self.vectors) * (1 + READ / num_queries)
+
     def _blocks(self, queries: Float[Tensor, "B d"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
         """(First item row, scores) of each block; the scores last until the next one is asked for."""
         num_items = len(self.vectors)
@@ -99,6 +104,10 @@ class FlatSearch:
     def __init__(self, index: Any) -> None:
         self.index = index
         self.runs_on_gpu = isinstance(index, faiss_library().IndexFlat)
+
+    def num_products(self, num_left: int, params: SearchParams) -> float:
+        """The contract of `KindSearch`; to ask of each vector if it is hidden costs FAISS what it saves."""
+        return float(self.index.ntotal)
 
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """All items are looked at."""

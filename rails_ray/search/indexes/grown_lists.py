@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rails_ray.search.spec import SearchResult, SearchSpec
 
-SPARE = 64  # places more of the first list if items are hidden
+SPARE = 64  # places more of the first list if hidden items may be in it
 MOST_DROPPED = 1024  # hidden items of a query that are dropped from its list; a search must pass over more of them
 
 
@@ -40,12 +40,14 @@ class Call(NamedTuple):
     """
     lines: to ask for together.
     first: n of their first lists.
-    passed_over: rows to pass over in doing so; None if hidden rows may come.
+    left: the items that may be in them; None for all.
+    has_hidden: whether these may be hidden from the lines.
     """
 
     lines: Int64[np.ndarray, " b"]
     first: int
-    passed_over: Int64[np.ndarray, " _"] | None = None
+    left: Bool[np.ndarray, " X"] | None = None
+    has_hidden: bool = False
 
 
 SCAN = Growth(512, 8, False)  # of vectors, which takes about as long for 500 items as for 10
@@ -63,7 +65,14 @@ class GrownLists:
         self.reach: NDArray[np.float32] | None = None
         if spec.threshold is not None:  # above -inf, as that marks no item
             self.reach = spec.threshold.float().clamp(min=torch.finfo(torch.float32).min).numpy(force=True)
-        self.hidden = None if spec.mask is None else spec.mask.hidden_rows(num_queries, num_items)
+        self.left: NDArray[np.bool_] | None = None
+        self.hidden, mask = None, spec.mask
+        if mask is not None and mask.is_left is not None:  # one set of items that a search passes over for all queries
+            is_left = mask.is_left[:num_items].numpy()
+            if num_items - np.count_nonzero(is_left) > MOST_DROPPED:
+                self.left, mask = is_left, mask.excluded
+        if mask is not None:
+            self.hidden = mask.hidden_rows(num_queries, num_items)
         self.num_above = np.zeros(num_queries, np.int64)  # that reach the threshold: exact up to k, then above it
         self.num_found = np.zeros(num_queries, np.int64)
         self.num_seen = np.zeros(num_queries, np.int64)
@@ -79,10 +88,12 @@ class GrownLists:
             return
         starts, ends, rows = self.hidden.starts[: len(lines)], self.hidden.ends[: len(lines)], self.hidden.rows
         num_hidden = ends - starts
-        yield Call(lines[num_hidden == 0], first)
-        yield Call(lines[(num_hidden > 0) & (num_hidden <= MOST_DROPPED)], longer)
+        yield Call(lines[num_hidden == 0], first, self.left)
+        yield Call(lines[(num_hidden > 0) & (num_hidden <= MOST_DROPPED)], longer, self.left, has_hidden=True)
         for start, end in np.unique(np.stack([starts, ends], axis=1)[num_hidden > MOST_DROPPED], axis=0):
-            yield Call(lines[(starts == start) & (ends == end)], longer, rows[start:end])
+            left = np.ones(self.num_items, np.bool_) if self.left is None else self.left.copy()
+            left[rows[start:end]] = False
+            yield Call(lines[(starts == start) & (ends == end)], first, left)
 
     def longer(self, n: int) -> int:
         """n of the lists that follow."""
@@ -94,14 +105,18 @@ class GrownLists:
         scores: Float32[np.ndarray, "b n"],
         item_rows: Int64[np.ndarray, "b n"],
         *,
-        may_be_hidden: bool,
+        has_hidden: bool,
     ) -> Bool[np.ndarray, " b"]:
         """Take in the n best items of some lines, scores descending, row -1 at places that hold none (changed in
-        place). Whether each list is complete."""
+        place). Whether each list is complete.
+
+        Args:
+            has_hidden: as `Call` has it.
+        """
         width = scores.shape[1]
         is_none = item_rows < 0
         descends = bool(((scores[:, 1:] < scores[:, :-1]) | is_none[:, 1:]).all())
-        is_plain = self.reach is None and self.hidden is None and width > self.k
+        is_plain = self.reach is None and not has_hidden and width > self.k
         if is_plain and descends and not is_none[:, self.k].any():  # k items and a worse one: as a rule
             self._keep(lines, scores, item_rows)
             self.num_found[lines], self.num_seen[lines] = self.k, width
@@ -111,10 +126,8 @@ class GrownLists:
         if width == self.num_items:
             last[:] = -np.inf
         self.num_seen[lines] = width - is_none.sum(axis=1)
-        has_hidden = may_be_hidden and self.hidden is not None
         if has_hidden:
             scores[self._is_hidden(lines, item_rows)] = -np.inf
-        if has_hidden:
             order = np.lexsort((item_rows, -scores))
             scores, item_rows = np.take_along_axis(scores, order, 1), np.take_along_axis(item_rows, order, 1)
         elif not descends:

@@ -22,6 +22,7 @@ from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
 
 EF_SEARCH = 64  # recall of the ten best: 1.00 of 1,000,000 x 64 clustered vectors of length 1, with the default config
 LARGEST_BEAM = 4096  # with a mask: about 11 ms a query among 1,000,000 x 64
+OF_BEAM = 200.0  # products of a scan in the time of an item of a beam, whose links are followed (jobs.benches.filters)
 WIDER = 4  # times as many, for a query that finds too little so
 
 
@@ -73,30 +74,57 @@ class HnswSearch:
     def __init__(self, index: Any) -> None:
         self.index = index
 
+    def num_products(self, num_left: int, params: SearchParams) -> float:
+        """The contract of `KindSearch`: the fewer items are left, the wider the beam that meets as many of them."""
+        ef_search = _beam(params)
+        return OF_BEAM * max(_widened(ef_search, self.index.ntotal, num_left, LARGEST_BEAM), ef_search)
+
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """FAISS counts the items that it scores for all threads together, so that only those it returns are known."""
-        ef_search = max(params.ef_search or EF_SEARCH, params.num_candidates or 0)
+        ef_search = _beam(params)
         return self._ask(queries, ef_search, LARGEST_BEAM, params.ef_search is not None)
 
     def _ask(self, queries: Floats, ef_search: int, largest: int, is_named: bool) -> PreparedQueries:
         """
         Args:
             largest: most items of a beam that a mask widens.
-            is_named: whether the request names the beam, so that no query that finds too little gets a wider one.
+            is_named: whether the request names the beam, so that no query that finds too little is asked again.
         """
         faiss, index = faiss_library(), self.index
+        further = WIDER * largest
 
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
             beam = max(ef_search, n)
             parameters = faiss.SearchParametersHNSW(efSearch=beam)
             if only is not None:  # with room for as many items that may be found as without a mask
-                wider = beam * index.ntotal // max(only.num_rows, 1)
-                parameters.efSearch = max(min(wider, largest), beam)
+                parameters.efSearch = max(_widened(beam, index.ntotal, only.num_rows, largest), beam)
                 parameters.sel = only.selector
             found: tuple[Floats, Rows] = index.search(queries[lines], n, params=parameters)
             return found
 
         more = None
         if not is_named and largest < index.ntotal:
-            more = partial(self._ask, queries, ef_search, WIDER * largest, False)
+            more = partial(self._ask, queries, ef_search, further, False)
+            if index.ntotal <= OF_BEAM * further:
+                more = partial(self._scanning, queries)
         return PreparedQueries(queries, best, None, None, False, wider=more)
+
+    def _scanning(self, queries: Floats) -> PreparedQueries:
+        """Look at every vector, where that takes less time than a wider beam."""
+        faiss, stored = faiss_library(), self.index.storage
+
+        def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
+            parameters = None if only is None else faiss.SearchParameters(sel=only.selector)
+            found: tuple[Floats, Rows] = stored.search(queries[lines], n, params=parameters)
+            return found
+
+        return PreparedQueries(queries, best, None, None, True)
+
+
+def _beam(params: SearchParams) -> int:
+    return max(params.ef_search or EF_SEARCH, params.num_candidates or 0)
+
+
+def _widened(beam: int, num_items: int, num_left: int, largest: int) -> int:
+    """A beam with room for as many items that may be found as `beam` has if all may, up to the largest."""
+    return min(beam * num_items // max(num_left, 1), largest)

@@ -25,6 +25,7 @@ from rails_ray.search.indexes.grown_lists import SCAN
 from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
 
 LISTS_PER_ROOT = 4  # nlist is 4 to 16 sqrt(X): FAISS's wiki, "Guidelines to choose an index"
+OF_LIST = 3.0  # products of a scan in the time of a vector in a list (jobs.benches.filters)
 POINTS_PER_LIST = 39  # of the sample, for k-means: `min_points_per_centroid` in FAISS's ClusteringParameters
 
 
@@ -95,13 +96,20 @@ class IvfSearch:
         lists = index.invlists
         self.sizes = np.array([lists.list_size(number) for number in range(index.nlist)], np.int64)
 
+    def num_products(self, num_left: int, params: SearchParams) -> float:
+        """The contract of `KindSearch`: with all centroids, and with a share of the vectors, hidden ones too."""
+        nlist = self.index.nlist
+        return nlist + OF_LIST * self.index.ntotal * min(self._num_probes(params), nlist) / nlist
+
+    def _num_probes(self, params: SearchParams) -> int:
+        return params.nprobe or max(round(math.sqrt(self.index.nlist)), 1)  # pgvector's README: "a good place to start"
+
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """
         Raises:
             ValueError: if there are fewer lists than nprobe.
         """
-        nlist = self.index.nlist
-        nprobe = params.nprobe or max(round(math.sqrt(nlist)), 1)  # pgvector's README: "a good place to start"
+        nlist, nprobe = self.index.nlist, self._num_probes(params)
         if nprobe > nlist:
             raise ValueError(f"nprobe must be at most the {nlist} lists of the index, got {nprobe}")
         return self._ask(queries, nprobe, params.nprobe is not None)

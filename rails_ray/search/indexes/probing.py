@@ -67,6 +67,9 @@ class KindSearch(Protocol):
     growth: Growth
     runs_on_gpu: bool
 
+    def num_products(self, num_left: int, params: SearchParams) -> float:
+        """As `VectorIndex` has it, for any number of queries."""
+
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """A batch of queries [B, d], ready to be asked for its best items.
 

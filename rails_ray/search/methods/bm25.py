@@ -19,13 +19,14 @@ from rails_ray.search.masks import Mask
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
 
+GATHERED = 0.01  # share of the items up to which they are gathered, as their postings must be made first
+
 
 class ByTerms:
     """Items with weighted terms. The contract of `Searcher`, and of `Retriever` for its one method."""
 
     methods = ("brute_force",)
     is_exact = True
-    gather_share = 0.01  # postings of the gathered items would be made first
 
     def __init__(self, similarity: Bm25, items: TermWeights) -> None:
         self.similarity = similarity
@@ -52,6 +53,12 @@ class ByTerms:
         spec.check_queries(len(query))
         scores = sums_of(query, self.postings, len(self))
         return scan([(0, scores)], spec, len(query), len(self), scores.device)
+
+    def gathers(
+        self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> bool:
+        """The contract of `Searcher`."""
+        return num_left <= GATHERED * len(self)
 
     def some(self, rows: Int[Tensor, " N"]) -> "ByTerms":
         """The contract of `Searcher`."""

@@ -73,7 +73,6 @@ class ByQuantized:
                 of_codes = codes[:, place].contiguous()
                 by_code[component_name(number)] = code_index(own, of_codes, 1, _largest(off[:, number]))
         self.by_components = ByComponents(similarity.similarity, kept, by_code if items.components is None else indexes)
-        self.gather_share = self.by_components.gather_share
         longest = self.by_components.first_stage.longest
         self.by_codes = {"lookup": FirstStage(kept, by_code, longest=longest)}
         if items.lists is not None and similarity.centroids is not None:
@@ -105,6 +104,16 @@ class ByQuantized:
     ) -> SearchResult:
         """The contract of `Searcher`."""
         return self.retriever(method, params).search(query, spec)
+
+    def gathers(
+        self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
+    ) -> bool:
+        """The contract of `Searcher`."""
+        own = self.by_components
+        if method not in self.by_codes or own.is_on_gpu:
+            return own.gathers(num_left, num_queries, method, params)
+        by_code = replace(own.gathering, first_stage=self.by_codes[method])
+        return by_code.is_sooner(num_left, num_queries, "average", params)
 
     def some(self, rows: Int[Tensor, " N"]) -> "TurnedScan":
         """The contract of `Searcher`."""

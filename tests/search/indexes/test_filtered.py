@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.faiss_building import build, fit
@@ -10,6 +11,7 @@ from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
+from rails_ray.search.indexes.probing import Only
 from rails_ray.search.masks import Exclusions, Remaining
 from rails_ray.search.spec import SearchSpec
 from support.masks import hiding
@@ -57,14 +59,78 @@ def test_lists_widen_until_enough_is_found(index: FaissIndex, share: float, whic
             assert np.isin(np.round(best, 5), np.round([scores[row] for row in rows], 5)).mean() >= 0.2
 
 
-def test_a_beam_that_finds_too_little_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless the request names it; then the list is short."""
+FAR = ITEMS[:, 0] <= ITEMS[:, 0].quantile(0.01)
+
+
+@pytest.fixture(scope="module", params=["fp32", "fp16"])
+def graph(request: pytest.FixtureRequest) -> FaissIndex:
+    made = build(fit(HnswConfig(M=4, ef_construction=20, storage=request.param), ITEMS, NUM_ITEMS, 0), [ITEMS])
+    return FaissIndex.read(made.data, made.error)
+
+
+@pytest.mark.parametrize("of_beam", [200.0, 1.0], ids=["all vectors are scanned", "a wider beam is tried"])
+def test_a_beam_that_finds_too_little_is_followed_by_more(
+    graph: FaissIndex, of_beam: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever takes less time, unless the request names the beam; then the list is short. A scan proves its lists."""
     monkeypatch.setattr("rails_ray.search.indexes.hnsw.LARGEST_BEAM", 64)
-    made = build(fit(HnswConfig(M=4, ef_construction=20), ITEMS, NUM_ITEMS, 0), [ITEMS])
-    graph = FaissIndex.read(made.data, made.error)
-    spec = SearchSpec(K, at_least=K, mask=hiding(ITEMS[:, 0] > ITEMS[:, 0].quantile(0.003)))
-    assert graph.search(QUERIES, spec).num_found().tolist() == [K] * len(QUERIES)
-    assert graph.search(QUERIES, spec, SearchParams(ef_search=64)).num_found().min() < K
+    monkeypatch.setattr("rails_ray.search.indexes.hnsw.OF_BEAM", of_beam)
+    spec = SearchSpec(K, at_least=K, mask=hiding(~FAR))
+    short = graph.search(QUERIES, spec, SearchParams(ef_search=64))
+    is_short = short.num_found() < K
+    assert is_short.any()
+    assert short.bound.isposinf().all()
+    found = graph.search(QUERIES, spec)
+    assert found.num_found().tolist() == [K] * len(QUERIES)
+    if of_beam == 1:
+        assert found.bound.isposinf().all()
+        return
+    left = FAR.nonzero()[:, 0]
+    best = (QUERIES @ ITEMS[left].T).topk(K, dim=1)
+    gap = found.gap(spec)
+    for line in range(len(QUERIES)):
+        if is_short[line]:
+            assert found.reasons[line] is None
+            assert found.scores[line].tolist() == pytest.approx(best.values[line].tolist(), abs=1e-3)
+            assert gap[line] == pytest.approx(0, abs=2e-3)
+            if graph.knows_scores:
+                assert found.item_rows[line].tolist() == left[best.indices[line]].tolist()
+        else:
+            assert gap[line] == torch.inf
+
+
+def test_what_each_query_excludes_is_passed_over_beside_a_filter(
+    index: FaissIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some in its list, and more than are dropped from one; queries that exclude few are searched together."""
+    monkeypatch.setattr("rails_ray.search.indexes.grown_lists.MOST_DROPPED", 20)
+    made, of = list[int](), Only.of
+
+    def counted(is_there: NDArray[np.bool_]) -> Only:
+        made.append(int(is_there.sum()))
+        return of(is_there)
+
+    monkeypatch.setattr(Only, "of", counted)
+    is_left = torch.rand(NUM_ITEMS, generator=torch.Generator().manual_seed(2)) < 0.5
+    scores = (QUERIES @ ITEMS.T).masked_fill(~is_left, -torch.inf)
+    best = scores.argsort(dim=1, descending=True)
+    excluded = [best[line, : (0, 3, 5, 20, 21, 400, 1, 0)[line]].tolist() for line in range(len(QUERIES))]
+    spec = SearchSpec(K, at_least=K, mask=Remaining.of(is_left, excluded))
+    found = index.search(QUERIES, spec, SearchParams(nprobe=64) if index.kind.name == "ivf" else None)
+    assert found.num_found().tolist() == [K] * len(QUERIES)
+    for line, out in enumerate(excluded):
+        rows = found.item_rows[line].tolist()
+        assert is_left[rows].all()
+        assert not {*rows} & {*out}
+        wanted = best[line, len(out) : len(out) + K].tolist()
+        if index.is_exact:
+            assert rows == wanted
+        else:
+            assert len({*rows} & {*wanted}) >= 0.5 * K
+    if index.kind.name != "flat":  # whose long lists are scanned
+        num_left = int(is_left.sum())
+        assert sorted(made)[:2] == [num_left - 400, num_left - 21]
+        assert set(made[:1]) == {num_left}
 
 
 def test_a_filter_that_passes_nothing(index: FaissIndex) -> None:

@@ -26,6 +26,9 @@ class OneList:
     def search(self, queries: torch.Tensor, spec: SearchSpec, params: SearchParams | None = None) -> SearchResult:
         return self.index.search(queries, spec, SearchParams(nprobe=1))
 
+    def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
+        return self.index.num_products(num_left, num_queries, SearchParams(nprobe=1))
+
 
 def test_it_equals_a_count_of_the_rows_that_an_exact_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "NUM_QUERIES", 40)
