@@ -25,7 +25,7 @@ def publish_after(
     before: Tagged | None,
     approve: Callable[[Manifest], None] = lambda made: None,
 ) -> Manifest:
-    """Give a version the calibration and the default search of its parent, then publish it.
+    """Give a version the calibrations and the default search of its parent, then publish it.
 
     Args:
         before: the pointer to the current version as it was when the parent was read, inside an `intent`.
@@ -34,8 +34,7 @@ def publish_after(
     Raises:
         ConflictError: if another version was published in the meantime.
     """
-    calibration = calibrations.read_current(storage, parent.version)
-    if calibration is not None:
+    for calibration in calibrations.read_all(storage, parent.version):
         calibrations.write(storage, made.version, calibration)
     search = default_searches.read_current(storage, parent.version)
     if search is not None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.families import calibrations, default_searches
 from rails_ray.families.config import RunConfig, from_json
 from rails_ray.families.query_encoder import query_encoder_of
 from rails_ray.families.registry import served_family
@@ -25,6 +26,19 @@ from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, read_file
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.versions import read_described, read_manifest
+
+
+class Tuned(NamedTuple):
+    """Files beside a version that say how it is searched and cut, by what was measured of it.
+
+    calibration: file of the current calibration over all items; None if there is none.
+    of_filters: files of those under filters.
+    search: file of the default search; None if there is none.
+    """
+
+    calibration: str | None
+    of_filters: tuple[str, ...]
+    search: str | None
 
 
 class VersionVectors(NamedTuple):
@@ -114,6 +128,12 @@ class Version:
         is_loaded = "model" in self.__dict__
         trained = self.model.similarity if is_loaded else self.family.trained_similarity(self.weights())
         return self.family.version_similarity(trained, self.file)
+
+    @cached_property
+    def tuned(self) -> Tuned:
+        """The calibrations and the default search that were current when they were first read."""
+        own = self.storage, self.name
+        return Tuned(calibrations.current(*own), calibrations.of_filters(*own), default_searches.current(*own))
 
     def file(self, name: str) -> bytes:
         """Read a file beside the parts."""
