@@ -1,17 +1,22 @@
 """Calibrate the cut-offs of a stored version on held-out queries, and measure on others what they then keep."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from rails_ray.allowed_code import OURS_ALONE, AllowedCode
 from rails_ray.cutoffs.calibration import NUM_SEGMENTS, Calibration
 from rails_ray.cutoffs.distributions import Background
 from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.cutoffs.temperatures import HELD_OUT
+from rails_ray.errors import NotFoundError
+from rails_ray.families import calibrations
 from rails_ray.families.calibrations import StoredCalibration
 from rails_ray.families.registry import served_family
 from rails_ray.families.version_queries import VersionQueries
 from rails_ray.schema.filters import canonical
+from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation import seen
 from rails_ray.training.evaluation.calibrating import (
     CalibrationReport,
@@ -84,6 +89,7 @@ def calibrated(
         held_out=backgrounds.get(HELD_OUT),
         mass=fitted_mass(cutoff_support, backgrounds, factors, ranking),
         filter=None if not found.filter else canonical(found.filter),
+        num_items=found.num_live,
     )
     return Calibrated(stored, backgrounds, unfitted)
 
@@ -102,6 +108,40 @@ def measured(found: VersionQueries, own: Calibrated, split: str) -> CalibrationR
     hidden = [sentence for name in (stored.split, split) for sentence in _left_out(found, name)]
     remarks = [*own.unfitted, *seen.left_out(found.queries(stored.split), stored.split), *hidden]
     return report_on(calibration, stored.split, ranking, split, num_items, stored.factors, shares, remarks)
+
+
+def recalibrate(
+    storage: Storage, version: str, changed_fraction: float, allowed: AllowedCode = OURS_ALONE
+) -> tuple[int, list[str]]:
+    """Make calibrations of a version anew, on the same split of its data, from whose items more than a fraction have
+    changed since.
+
+    Returns:
+        How many were made, and a sentence on each that goes on as it is because the data do not let it be made.
+
+    Raises:
+        DamagedError: if a file of the version differs from its manifest.
+    """
+    number, problems = 0, list[str]()
+    for former in calibrations.read_all(storage, version):
+        if former.changed_fraction <= changed_fraction:
+            continue
+        filter = None if former.filter is None else json.loads(former.filter)
+        try:
+            found = VersionQueries.read(storage, version, None, [former.split], allowed, filter)
+            own = calibrated(
+                found, former.split, background=former.background_name, num_segments=former.num_segments
+            ).stored
+        except (NotFoundError, ValueError) as error:
+            under = "" if filter is None else f" under the filter {former.filter}"
+            problems.append(
+                f"the calibration{under} goes on as it was made at {former.created_at}, before "
+                f"{former.changed_fraction:.0%} of the items changed: {error}"
+            )
+            continue
+        calibrations.write(storage, version, own)
+        number += 1
+    return number, problems
 
 
 def _support(found: VersionQueries) -> CutoffSupport:

@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from rails_ray.cutoffs.segments import Segments
 from rails_ray.cutoffs.temperatures import AS_TRAINED, Factor, Factors
 from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.storage import parquet
+from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import folder_of, point_to, pointed_file
 
@@ -45,6 +46,8 @@ class StoredCalibration:
     held_out: the background fitted to the relevant items' scores; None if none fits.
     mass: the best mass by F1 on these queries at the fitted temperature; None where the version's own applies.
     filter: text of the filter (`schema.filters.canonical`) whose items it measured; None for all items.
+    num_items: items of the version that it was made for; None in a calibration that is older than this number.
+    num_changed: items added, replaced and deleted since, by all changes that this calibration went through.
     """
 
     positives: Positives
@@ -58,6 +61,13 @@ class StoredCalibration:
     held_out: Background | None = None
     mass: float | None = None
     filter: str | None = None
+    num_items: int | None = None
+    num_changed: int = 0
+
+    @property
+    def changed_fraction(self) -> float:
+        """How many items have changed since it was made, per item that there was then."""
+        return self.num_changed / self.num_items if self.num_items else 0.0
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
@@ -85,6 +95,8 @@ def write(storage: Storage, version: str, calibration: StoredCalibration) -> Non
         "held_out": None if calibration.held_out is None else asdict(calibration.held_out),
         "mass": calibration.mass,
         "filter": calibration.filter,
+        "num_items": calibration.num_items,
+        "num_changed": calibration.num_changed,
     }
     table = pa.table({"query": own.query, "share": own.share, "temperature": own.temperature[own.query]})
     sink = io.BytesIO()
@@ -155,6 +167,8 @@ def read(storage: Storage, version: str, name: str) -> StoredCalibration:
             held_out=None if facts.get("held_out") is None else Background(**facts["held_out"]),
             mass=facts.get("mass"),
             filter=facts.get("filter"),
+            num_items=facts.get("num_items"),
+            num_changed=facts.get("num_changed", 0),
         )
     except (NotFoundError, KeyError, TypeError, ValueError) as error:
         raise DamagedError(
@@ -167,6 +181,17 @@ def read_current(storage: Storage, version: str) -> StoredCalibration | None:
     """The current calibration of a version, if it has one; raises what `current` and `read` do."""
     name = current(storage, version)
     return None if name is None else read(storage, version, name)
+
+
+def inherit(storage: Storage, parent: Encoded, version: str, num_changed: int = 0) -> None:
+    """Give a version the current calibrations of its parent; raises what `read_all` does.
+
+    Args:
+        num_changed: items that it has added, replaced and deleted.
+    """
+    for own in read_all(storage, parent.version):
+        num_items = parent.num_live if own.num_items is None else own.num_items
+        write(storage, version, replace(own, num_items=num_items, num_changed=own.num_changed + num_changed))
 
 
 def _facts_of(factors: Factors) -> dict[str, Any]:

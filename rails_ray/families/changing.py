@@ -132,6 +132,11 @@ class _Draft:
     new: Sequence[pa.Table]
     counts: dict[str, int]
 
+    @property
+    def num_changed(self) -> int:
+        """Number of items that are added, replaced and deleted."""
+        return sum(number for name, number in self.counts.items() if name != "num_unknown")
+
 
 def _carried_out(
     storage: Storage,
@@ -149,7 +154,8 @@ def _carried_out(
                 if isinstance(draft, Change):
                     return draft
                 made = _made(storage, parent, draft, read_files)
-                return Change(publish_after(storage, parent, made, before, approve), **draft.counts)
+                manifest = publish_after(storage, parent, made, before, approve, draft.num_changed)
+                return Change(manifest, **draft.counts)
         except ConflictError as error:
             outrun = error
     raise outrun
