@@ -158,8 +158,7 @@ class Version:
 
     def hidden(self, shard: int) -> NDArray[np.int64]:
         """Read which items of a shard's base are hidden, as rows of the base."""
-        parts = base_of(self.described, shard)
-        return of_rows(self.storage, self.described, parts, parts[0].first_row)
+        return of_rows(self.storage, self.described, base_of(self.described, shard))
 
     def later(self, shard: int, num_item_components: int | None = None) -> Items | None:
         """Read what deltas added to a shard; None if they added nothing, or nothing of it is left."""
