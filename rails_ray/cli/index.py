@@ -65,7 +65,7 @@ class ShowVersion(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyVersion(Stored):
-    """Check every byte of a version and of its calibration against the stored checksums."""
+    """Check every byte of a version and of its calibrations against the stored checksums."""
 
     version: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[VERSION]")] = None
     """A published version. If left out: the current one."""
@@ -85,7 +85,7 @@ class VerifyVersion(Stored):
                 on_progress(done, num_files, "files")
                 damages += [damage] if damage else []
         try:
-            calibration = calibrations.read_current(store, manifest.version)
+            found = calibrations.read_all(store, manifest.version)
         except DamagedError as error:
             damages.append(str(error))
         if not damages and (unbalanced := live_ids.check_balance(store, manifest)) is not None:
@@ -95,8 +95,10 @@ class VerifyVersion(Stored):
         if damages:
             raise DamagedError(f"all {num_files} files of {manifest.version} must be whole, got {len(damages)} damaged")
         out.print(f"version {manifest.version}: {num_files} files, {manifest.num_live} items, all as published")
-        if calibration is not None:
-            out.print(f"calibrated at {calibration.created_at} on {calibration.positives.num_queries} queries")
+        for own in found:
+            under = "" if own.filter is None else f" under the filter {own.filter}"
+            said = f"calibrated at {own.created_at} on {own.positives.num_queries} queries{under}"
+            out.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)

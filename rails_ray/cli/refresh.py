@@ -27,6 +27,8 @@ class Refresh(AllowsCode, Stored):
         max_churn: Keep the former version if the share of the k best items that would be others, a mean over
             validation queries, is larger than this, or cannot be measured.
         k: Length of the lists that --max-churn judges.
+        recalibrate_beyond: Calibrate the new version, before --max-churn judges it, where more than this share of the
+            items has changed since the calibration was made, and the version's data have queries for it. None: never.
         compact: Write the version anew where deltas and deleted items have become many: auto, or never.
     """
 
@@ -35,11 +37,14 @@ class Refresh(AllowsCode, Stored):
     zero_vectors: Literal["refuse", "keep"] = "refuse"
     max_churn: float | None = None
     k: int = 10
+    recalibrate_beyond: float | None = 0.1
     compact: Literal["auto", "never"] = "auto"
 
     def run(self) -> dict[str, Any]:
         if self.max_churn is not None and not 0 <= self.max_churn <= 1:
             raise ValueError(f"--max-churn must be from 0 to 1, got {self.max_churn:g}")
+        if self.recalibrate_beyond is not None and not self.recalibrate_beyond >= 0:
+            raise ValueError(f"--recalibrate-beyond must be at least 0, or None, got {self.recalibrate_beyond:g}")
         with errors.status("loading torch"):
             from rails_ray.cli import rendering
             from rails_ray.counting import shown
@@ -52,6 +57,7 @@ class Refresh(AllowsCode, Stored):
                 store,
                 data_config(self.folder, self.items, None, self.zero_vectors),
                 allow_code=self.allow_code,
+                recalibrate_beyond=self.recalibrate_beyond,
                 approve=lambda made: self.check_churn(store, made),
             )
         for note in refreshed.notes:
@@ -62,8 +68,11 @@ class Refresh(AllowsCode, Stored):
             return {"num_files": refreshed.num_files}
         out.print(files, highlight=False)
         say_change(refreshed.change)
+        if refreshed.num_calibrated:
+            out.print(f"calibrated anew: {refreshed.num_calibrated}", highlight=False)
         version = compacted_if_due(self, refreshed.change, self.compact == "auto")
-        return {"num_files": refreshed.num_files, **facts_of(version, refreshed.change)}
+        own = {"num_files": refreshed.num_files, "num_calibrated": refreshed.num_calibrated}
+        return {**own, **facts_of(version, refreshed.change)}
 
     def check_churn(self, store: "Storage", made: "Manifest") -> None:
         """Compare a version with its parent.

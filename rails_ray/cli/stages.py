@@ -152,7 +152,7 @@ class Publish(Stored):
     """Check an encoded version, write its manifest, and make it the current one."""
 
     version: str
-    """A version that `rails-ray encode` made."""
+    """A version that `rails-ray encode` made; `rails-ray publish v1` names it too."""
 
     def run(self) -> dict[str, Any]:
         with out.status("loading torch"):
@@ -225,10 +225,13 @@ class Evaluate(AllowsCode, Stored, ExcludesSeen):
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(AllowsCode, Stored, ExcludesSeen):
     """Calibrate a version's cut-offs on one split of queries (coverage, and the temperatures behind mass and nucleus)
-    and measure them on another. Restart a running server to use them."""
+    and measure them on another. A server that follows uses them soon; restart any other."""
 
     version: str | None = None
     """Version to calibrate, published or not. If left out: the current one."""
+    filter: str | None = None
+    """Calibrate over the items that this filter passes, in JSON, such as '{"price": {"$lt": 20}}', for searches under
+    the same filter. Queries whose relevant items it hides are left out."""
     split: str = "valid"
     """Queries to calibrate on: train, valid or test."""
     measured_on: str = "test"
@@ -246,10 +249,12 @@ class Calibrate(AllowsCode, Stored, ExcludesSeen):
         load("calibrate")
         from rails_ray import on_ray
         from rails_ray.cli import plotting, rendering
+        from rails_ray.cli.query import read_filter
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.storage.filesystem import Storage
         from rails_ray.storage.versions import read_described
 
+        filter = read_filter(self.filter)
         version = read_described(Storage(self.storage), self.version).version
         with rendering.bar(out, f"calibrate {version}") as on_progress, cluster():
             report = on_ray.calibrate(
@@ -260,6 +265,7 @@ class Calibrate(AllowsCode, Stored, ExcludesSeen):
                 background=self.background,
                 num_segments=self.segments,
                 data=data_config(self.folder, exclude_seen=self.excludes_seen),
+                filter=filter,
                 allow_code=self.allow_code,
                 on_progress=on_progress,
             )
@@ -273,7 +279,7 @@ class Calibrate(AllowsCode, Stored, ExcludesSeen):
         path = self.plot or Path(f"calibration-{version}.png")
         plotting.calibration(report, f"version {version}", path)
         out.print(f"drawn in {path}", highlight=False, soft_wrap=True, markup=False)
-        return {"calibrated": version, **dataclasses.asdict(report)}
+        return {"calibrated": version, "filter": filter, **dataclasses.asdict(report)}
 
 
 @dataclass(frozen=True, kw_only=True)

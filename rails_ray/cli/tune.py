@@ -19,7 +19,7 @@ class Tune(AllowsCode, Stored, ExcludesSeen):
     """Try every kind of cut-off at many values on validation queries, and pick the one with the highest F-beta; nothing
     is stored. With --target-recall: measure the search methods of a version and a few parameters of each, and store the
     fastest that reaches the recall as the version's default search, which requests without a method get. No cluster is
-    needed. Restart a running server to use it.
+    needed. Restart a running server to use it, unless it follows.
 
     Args:
         target_recall: Recall against brute force that the default search must reach, by the lower end of its 95%

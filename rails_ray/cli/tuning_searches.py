@@ -27,6 +27,7 @@ from rails_ray.serving.measuring import (
 from rails_ray.serving.running_means import Z
 from rails_ray.serving.search_defaults import USUAL
 from rails_ray.serving.shard_search import ShardSearch
+from rails_ray.storage import versions
 from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
 
@@ -136,6 +137,7 @@ def tune_search(
     chosen = None if choice.best is None else _default(choice.best, target_recall, str(sample))
     if chosen is not None and not dry_run:
         default_searches.write(store, opened.name, chosen)
+        versions.announce(store, opened.name)
     return SearchTuning(
         tuned=opened.name,
         is_published=isinstance(opened.described, Manifest),

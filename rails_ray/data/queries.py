@@ -293,6 +293,20 @@ class Queries:
         seen = self.seen and self.seen.in_corpus(rows)
         return replace(self, inputs=self.inputs.in_corpus(rows), relevant=relevant, seen=seen)
 
+    def among(self, left: NDArray[np.int64], num_items: int) -> "Queries":
+        """Return the queries as asked of some items of the corpus alone; those that none of these answers are left out.
+        What the query encoder reads stays: a history may hold any item.
+
+        Args:
+            left: rows of these items.
+            num_items: size of the corpus.
+        """
+        rows = np.full(num_items + 1, -1)
+        rows[left], rows[num_items] = np.arange(len(left)), len(left)
+        relevant = self.relevant.in_corpus(rows)
+        found = replace(self, relevant=relevant, seen=self.seen and self.seen.in_corpus(rows))
+        return found.take(np.flatnonzero(relevant.lengths))
+
 
 def check_unweighted(queries: Queries, what: str) -> None:
     """

@@ -80,7 +80,7 @@ def encoded_parts(version: Version, items: pa.Table) -> Iterator[pa.Table]:
     """
     described, family = version.described, version.family
     ids, named = items["item_id"].to_pylist(), _columns_of(described, items)
-    encode = family.added_encoder(version.storage, described, version.weights(), ids)
+    encode = family.added_encoder(version.storage, described, ids, lambda: version.item_encoder)
     for first in range(0, items.num_rows, PART_ITEMS):
         block = items.slice(first, PART_ITEMS)
         state = encode(block["item_id"].to_pylist(), item_inputs(block) if "input" in block.column_names else None)

@@ -11,6 +11,7 @@ with what is encoded already. A version is immutable: what fails on the way leav
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +55,7 @@ def add(
     allow_code: Sequence[str] = (),
     read_files: Mapping[str, str] = {},
     approve: Callable[[Manifest], None] = lambda made: None,
+    opened: Callable[[], Version] | None = None,
 ) -> Change:
     """Add items to the current version, and make the result current.
 
@@ -63,6 +65,7 @@ def add(
         replaces: whether items may be there already, and are then replaced.
         read_files: the files that have them, for the version's watermark.
         approve: called with the new version before it becomes current; raises if it must not.
+        opened: opens the current version, with what is kept of its model; by default nothing is.
 
     Raises:
         NotFoundError: if nothing was published.
@@ -88,7 +91,8 @@ def add(
         counts = {"num_added": len(wanted) - num_replaced, "num_replaced": num_replaced}
         return _Draft(found, wanted, encoded[home], counts)
 
-    return _carried_out(storage, changed, allow_code, read_files, approve)
+    opened = opened or partial(_opened, storage, allow_code)
+    return _carried_out(storage, changed, opened, read_files, approve)
 
 
 def delete(storage: Storage, item_ids: Sequence[ItemId], *, allow_code: Sequence[str] = ()) -> Change:
@@ -115,7 +119,11 @@ def delete(storage: Storage, item_ids: Sequence[ItemId], *, allow_code: Sequence
             return Change(version.manifest, **counts)
         return _Draft(found, wanted, [], counts)
 
-    return _carried_out(storage, changed, allow_code)
+    return _carried_out(storage, changed, partial(_opened, storage, allow_code))
+
+
+def _opened(storage: Storage, allow_code: Sequence[str]) -> Version:
+    return Version.published(storage, None, AllowedCode.given(allow_code))
 
 
 @dataclass(frozen=True)
@@ -132,11 +140,16 @@ class _Draft:
     new: Sequence[pa.Table]
     counts: dict[str, int]
 
+    @property
+    def num_changed(self) -> int:
+        """Number of items that are added, replaced and deleted."""
+        return sum(number for name, number in self.counts.items() if name != "num_unknown")
+
 
 def _carried_out(
     storage: Storage,
     changed: Callable[[Version], Change | _Draft],
-    allow_code: Sequence[str],
+    opened: Callable[[], Version],
     read_files: Mapping[str, str] = {},
     approve: Callable[[Manifest], None] = lambda made: None,
 ) -> Change:
@@ -144,12 +157,13 @@ def _carried_out(
     for _ in range(ATTEMPTS):
         try:
             with intent(storage, "change of items", versions.CURRENT) as before:
-                version = Version.published(storage, None, AllowedCode.given(allow_code))
+                version = opened()
                 parent, draft = version.manifest, changed(version)
                 if isinstance(draft, Change):
                     return draft
                 made = _made(storage, parent, draft, read_files)
-                return Change(publish_after(storage, parent, made, before, approve), **draft.counts)
+                manifest = publish_after(storage, parent, made, before, approve, draft.num_changed)
+                return Change(manifest, **draft.counts)
         except ConflictError as error:
             outrun = error
     raise outrun

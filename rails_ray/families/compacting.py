@@ -50,7 +50,8 @@ def _compacted_version(storage: Storage, version: Version) -> Encoded | None:
     """Write the parts and indexes of a compacted version; None if nothing is to be done."""
     parent = version.manifest
     live = parent.live_items
-    if not parent.num_deltas and all(_is_whole(part) or not live[part.shard] for part in parent.parts):
+    has_deltas = any(part.delta is not None for part in parent.parts)
+    if not has_deltas and all(_is_whole(part) or not live[part.shard] for part in parent.parts):
         return None
     name = next_name(parent)
     parts = list(_compacted(storage, parent))

@@ -2,8 +2,8 @@
 
 It lies beside the version's files but is not part of the manifest, as a calibration does: a published, immutable
 version may be tuned again. Each default search has its own file, named by its sha256; `search.json` names the current
-one and is written last. A server keeps the one that it started with. A version without one is searched by
-`brute_force`.
+one and is written last. A server keeps the one that it started with unless it follows. A version without one is
+searched by `brute_force`.
 
     search-*.json    the fields of `DefaultSearch` and the name of the version
 """

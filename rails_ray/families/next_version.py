@@ -24,19 +24,19 @@ def publish_after(
     made: Encoded,
     before: Tagged | None,
     approve: Callable[[Manifest], None] = lambda made: None,
+    num_changed: int = 0,
 ) -> Manifest:
-    """Give a version the calibration and the default search of its parent, then publish it.
+    """Give a version the calibrations and the default search of its parent, then publish it.
 
     Args:
         before: the pointer to the current version as it was when the parent was read, inside an `intent`.
         approve: called with the version before it becomes current; raises if it must not.
+        num_changed: items that it has added, replaced and deleted.
 
     Raises:
         ConflictError: if another version was published in the meantime.
     """
-    calibration = calibrations.read_current(storage, parent.version)
-    if calibration is not None:
-        calibrations.write(storage, made.version, calibration)
+    calibrations.inherit(storage, parent, made.version, num_changed)
     search = default_searches.read_current(storage, parent.version)
     if search is not None:
         default_searches.write(storage, made.version, search)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.corpus import ItemFiles
 from rails_ray.data.sources import null_notes
 from rails_ray.families import changing
+from rails_ray.families.calibrating import recalibrate
 from rails_ray.families.changing import Change
 from rails_ray.families.config import DataConfig
 from rails_ray.families.read_items import corpus_to_add
@@ -22,18 +24,22 @@ from rails_ray.storage.described import Manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
 
+RECALIBRATE_BEYOND = 0.1  # of the items changed since a calibration was made
+
 
 @dataclass(frozen=True)
 class Refreshed:
     """
     change: what became of the version; None if no file is new.
     num_files: files that were read.
-    notes: a sentence on all that was left out of them.
+    notes: a sentence on all that was left out of them, and on each calibration that could not be made anew.
+    num_calibrated: calibrations that were made anew.
     """
 
     change: Change | None
     num_files: int = 0
     notes: tuple[str, ...] = ()
+    num_calibrated: int = 0
 
 
 def refresh(
@@ -41,14 +47,18 @@ def refresh(
     data: DataConfig | None = None,
     *,
     allow_code: Sequence[str] = (),
+    recalibrate_beyond: float | None = RECALIBRATE_BEYOND,
     approve: Callable[[Manifest], None] = lambda made: None,
 ) -> Refreshed:
     """Read the files that the current version has not read, put their items into it, and make the result current.
 
-    An item that the version has is replaced. If two files have an item, the file counts whose name comes later.
+    An item that the version has is replaced. If two files have an item, the file counts whose name comes later. What
+    calibrates the result anew are queries of the version's own data.
 
     Args:
         data: where the items are; by default where those of the version were.
+        recalibrate_beyond: calibrations are made anew, before `approve` is called, if more than this fraction of the
+            items has changed since; None for never.
         approve: called with the new version before it becomes current; raises if it must not.
 
     Raises:
@@ -76,15 +86,24 @@ def refresh(
     notes = (*corpus.notes, *null_notes("items", num_null, items.num_rows))
     if not items.num_rows:
         return Refreshed(None, len(fresh), notes)
+    num_calibrated, problems = 0, list[str]()
+
+    def approved(made: Manifest) -> None:
+        nonlocal num_calibrated, problems
+        if recalibrate_beyond is not None:
+            allowed = AllowedCode.given(allow_code)
+            num_calibrated, problems = recalibrate(storage, made.version, recalibrate_beyond, allowed)
+        approve(made)
+
     change = changing.add(
         storage,
         items,
         replaces=True,
         allow_code=allow_code,
         read_files={place: tag for number, (place, tag) in enumerate(tags.items()) if number in fresh},
-        approve=approve,
+        approve=approved,
     )
-    return Refreshed(change, len(fresh), notes)
+    return Refreshed(change, len(fresh), (*notes, *problems), num_calibrated)
 
 
 def _items_of(source: ItemFiles) -> tuple[pa.Table, Mapping[str, int]]:

@@ -32,7 +32,6 @@ from rails_ray.search.searcher import Searcher
 from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import folder_of
 
 Read = Callable[[str], bytes]
 NO_INDEXES: Mapping[str, VectorIndex] = MappingProxyType({})
@@ -191,15 +190,15 @@ class ServedFamily(ABC):
         return ByModel(self.trained_model(weights).to(device))
 
     def added_encoder(
-        self, storage: Storage, described: Encoded, weights: Iterable[tuple[str, bytes]], item_ids: Sequence[ItemId]
+        self, storage: Storage, described: Encoded, item_ids: Sequence[ItemId], encoder: Callable[[], ItemEncoder]
     ) -> ItemEncoder:
-        """Make the map of items that are added to a version.
+        """The map of items that are added to a version.
 
         Args:
-            weights: the version's weights, read only if they are needed.
             item_ids: of all items to add.
+            encoder: gives the version's `item_encoder`.
         """
-        return self.item_encoder(storage, folder_of(described.home), weights, "cpu")
+        return encoder()
 
     def run_items(self, storage: Storage, run: str, model: Model, data: DataSet) -> AnyItems:
         """All items of a data set as the model of a run has them."""

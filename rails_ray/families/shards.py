@@ -56,13 +56,17 @@ def base_of(described: Encoded, shard: int) -> list[PartEntry]:
     return [part for part in parts_of(described, [shard]) if part.delta is None]
 
 
+def deltas_of(described: Encoded, shard: int) -> list[PartEntry]:
+    """The parts of a shard's deltas that have an item that is not hidden. Raises what `parts_of` does."""
+    return [part for part in parts_of(described, [shard]) if part.delta is not None and part.num_live]
+
+
 def read_later(
     storage: Storage, described: Encoded, shard: int, state: type[AnyItems], num_components: int | None = None
 ) -> Items | None:
     """The live items of a shard's deltas; None if there are none. Arguments and errors as of `read_shards`."""
-    parts = [part for part in parts_of(described, [shard]) if part.delta is not None]
-    later = read_parts(storage, described, parts, state, num_components).live() if parts else None
-    return later if later is not None and len(later.item_ids) else None
+    parts = deltas_of(described, shard)
+    return read_parts(storage, described, parts, state, num_components).live() if parts else None
 
 
 def read_shards(
@@ -105,7 +109,7 @@ def read_parts(
     state: type[AnyItems],
     num_components: int | None = None,
 ) -> Items:
-    """The items of consecutive parts. Arguments and errors as of `read_shards`."""
+    """The items of parts, one after the other. Arguments and errors as of `read_shards`."""
     reader, named = StateReader(described.state, state, sum(entry.num_items for entry in entries)), list[pa.Table]()
     for entry in entries:
         part = read_part(storage, described, entry)
@@ -120,14 +124,13 @@ def read_parts(
         )
     names = pa.concat_tables(named).combine_chunks()  # some rows of one chunk are found in a seventh of the time
     titles, texts = (names[name] if name in names.column_names else None for name in parquet.NAMED[1:])
-    first_row = entries[0].first_row
     return Items(
-        first_row,
+        entries[0].first_row,
         ItemIds(names["item_id"]),
         titles,
         items,
         texts,
-        hidden=hidden.of_rows(storage, described, entries, first_row),
+        hidden=hidden.of_rows(storage, described, entries),
         attributes=names.select(list(described.attributes)) if described.attributes else None,
     )
 

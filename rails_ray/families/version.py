@@ -10,7 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rails_ray.allowed_code import OURS_ALONE, AllowedCode
+from rails_ray.families import calibrations, default_searches
 from rails_ray.families.config import RunConfig, from_json
+from rails_ray.families.items import ItemEncoder
 from rails_ray.families.query_encoder import query_encoder_of
 from rails_ray.families.registry import served_family
 from rails_ray.families.served_family import ServedFamily
@@ -22,9 +24,22 @@ from rails_ray.storage.described import Encoded, Manifest
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.hidden import live_rows, of_rows
 from rails_ray.storage.ids import ItemIds
-from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, read_file
+from rails_ray.storage.manifest import CONFIG, QUERY_ENCODER, folder_of, read_file
 from rails_ray.storage.parquet import item_state
 from rails_ray.storage.versions import read_described, read_manifest
+
+
+class Tuned(NamedTuple):
+    """Files beside a version that say how it is searched and cut, by what was measured of it.
+
+    calibration: file of the current calibration over all items; None if there is none.
+    of_filters: files of those under filters.
+    search: file of the default search; None if there is none.
+    """
+
+    calibration: str | None
+    of_filters: tuple[str, ...]
+    search: str | None
 
 
 class VersionVectors(NamedTuple):
@@ -103,6 +118,15 @@ class Version:
         return self.family.trained_model(self.weights())
 
     @cached_property
+    def item_encoder(self) -> ItemEncoder:
+        """The map from items to their states, as the version's own were encoded.
+
+        Raises:
+            ValueError: if the config names code that is not allowed.
+        """
+        return self.family.item_encoder(self.storage, folder_of(self.described.home), self.weights(), "cpu")
+
+    @cached_property
     def query_encoder(self) -> FrozenText | None:
         """The model that makes vectors of texts, where queries are vectors; None without one."""
         described = self.described.has_file(QUERY_ENCODER)
@@ -115,14 +139,20 @@ class Version:
         trained = self.model.similarity if is_loaded else self.family.trained_similarity(self.weights())
         return self.family.version_similarity(trained, self.file)
 
+    @cached_property
+    def tuned(self) -> Tuned:
+        """The calibrations and the default search that were current when they were first read."""
+        own = self.storage, self.name
+        return Tuned(calibrations.current(*own), calibrations.of_filters(*own), default_searches.current(*own))
+
     def file(self, name: str) -> bytes:
         """Read a file beside the parts."""
         return read_file(self.storage, self.described.home, self.described.file(name))
 
     def after(self, former: "Version") -> "Version":
-        """This version, with the model of a former one if it is the same."""
+        """This version, with what is loaded of a former one's model if it is the same, by the sha256 of its files."""
         if (former.described.files, former.allowed) == (self.described.files, self.allowed):
-            for name in ("config", "family", "model", "query_encoder", "similarity"):
+            for name in ("config", "family", "model", "item_encoder", "query_encoder", "similarity"):
                 if name in former.__dict__:
                     self.__dict__[name] = former.__dict__[name]
         return self
@@ -138,8 +168,7 @@ class Version:
 
     def hidden(self, shard: int) -> NDArray[np.int64]:
         """Read which items of a shard's base are hidden, as rows of the base."""
-        parts = base_of(self.described, shard)
-        return of_rows(self.storage, self.described, parts, parts[0].first_row)
+        return of_rows(self.storage, self.described, base_of(self.described, shard))
 
     def later(self, shard: int, num_item_components: int | None = None) -> Items | None:
         """Read what deltas added to a shard; None if they added nothing, or nothing of it is left."""

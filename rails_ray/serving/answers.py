@@ -56,7 +56,7 @@ def results_of(
     is_known: Sequence[bool | None],
     *,
     num_excluded: Sequence[int] | None = None,
-    is_calibrated: bool = False,
+    is_calibrated: bool | None = None,
     has_temperature: bool = False,
     lists_all: bool = False,
 ) -> "Results":
@@ -64,7 +64,8 @@ def results_of(
 
     Args:
         num_excluded: how many ids each query excludes; None if nobody counted.
-        is_calibrated: whether a calibration says what the cut-off keeps of all items.
+        is_calibrated: whether a calibration says what the cut-off keeps of the items that the filter passes; None if it
+            says nothing of the cut-off.
         has_temperature: whether tau_q is trained, and part of the answer.
         lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """
@@ -97,10 +98,9 @@ def results_of(
         num_included = [None if own is None else len(own) for own in include]
         num_unknown = _num_unknown([answer.num_included for answer in answered], num_included, coverage)
         columns["num_unknown_included"] = num_unknown or [None] * len(include)
-    if is_calibrated:
+    if is_calibrated is not None:
         columns["is_calibrated"] = [
-            request.scope.filter is None and (include is None or include[number] is None)
-            for number in range(len(num_searched))
+            is_calibrated and (include is None or include[number] is None) for number in range(len(num_searched))
         ]
     if has_temperature:
         columns["temperature"] = temperature.tolist()

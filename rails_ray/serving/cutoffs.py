@@ -1,7 +1,10 @@
 """Which cut-off a request gets: its own, else the deployment's, else the version's mass, else top_k."""
 
+import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +48,8 @@ class Cutoffs:
     default: the deployment's cut-off; None for the version's.
     rounding: how far below 1 the score of a stored vector with itself may lie, by its precision. A threshold by score
         asks for no more than that.
+    filter: text of the filter whose items the calibration measured; None for all items.
+    of_filters: the cut-offs under filters that have a calibration of their own, by the text of the filter.
     """
 
     cutoff_support: CutoffSupport
@@ -54,14 +59,23 @@ class Cutoffs:
     calibration: Calibration | None = None
     default: CutoffInput | None = None
     rounding: float = 0.0
+    filter: str | None = None
+    of_filters: "Mapping[str, Cutoffs]" = field(default_factory=dict)
 
     @staticmethod
-    def read(version: Version, *, default: CutoffInput | None = None, calibration: str | None = None) -> "Cutoffs":
+    def read(
+        version: Version,
+        *,
+        default: CutoffInput | None = None,
+        calibration: str | None = None,
+        filter_calibrations: Sequence[str] | None = None,
+    ) -> "Cutoffs":
         """The cut-offs of a version.
 
         Args:
             default: as in `Cutoffs`.
             calibration: file of the calibration; by default the version's current one.
+            filter_calibrations: files of calibrations under filters; by default the version's current ones.
 
         Raises:
             DamagedError: if the config or the calibration differs from what was written.
@@ -69,14 +83,18 @@ class Cutoffs:
             ValueError: if the default is out of range.
         """
         described, store = version.described, version.storage
-        name = calibration or calibrations.current(store, version.name) or NO_CALIBRATION
-        stored = None if name == NO_CALIBRATION else calibrations.read(store, version.name, name)
-        cutoff_support = version.family.cutoff_support
-        made = Cutoffs.of(cutoff_support, described.num_live, described.cutoff_mass, stored)
-        found = replace(made, default=default, rounding=_rounding(described.state))
+        name = calibration or version.tuned.calibration or NO_CALIBRATION
+        of_filters = version.tuned.of_filters if filter_calibrations is None else filter_calibrations
+
+        def of(stored: StoredCalibration | None) -> Cutoffs:
+            made = Cutoffs.of(version.family.cutoff_support, described.num_live, described.cutoff_mass, stored)
+            return replace(made, default=default, rounding=_rounding(described.state))
+
+        found = of(None if name == NO_CALIBRATION else calibrations.read(store, version.name, name))
         cutoff = found.resolve(None, None)
         found.policy(cutoff, found.limit(cutoff, None), np.zeros(1))
-        return found
+        under = (of(calibrations.read(store, version.name, own)) for own in of_filters)
+        return replace(found, of_filters={own.filter: own for own in under if own.filter is not None})
 
     @staticmethod
     def of(
@@ -89,13 +107,22 @@ class Cutoffs:
         """
         ready = None if stored is None else calibration_of(cutoff_support, stored)
         mass = cutoff_mass if stored is None or stored.mass is None else stored.mass
-        return Cutoffs(cutoff_support, num_items, mass, stored, ready)
+        return Cutoffs(cutoff_support, num_items, mass, stored, ready, filter=None if stored is None else stored.filter)
+
+    def under(self, filter: Any) -> "Cutoffs":
+        """The cut-offs of searches under a filter: those that were calibrated for it, else those of all items.
+
+        Args:
+            filter: as in `Scope`.
+        """
+        return self.of_filters.get(filter, self) if isinstance(filter, str) else self
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
         cutoff = self.resolve(None, None)
         return {
             "calibration": None if self.stored is None else self.stored.summary(),
+            "calibrated_filters": [json.loads(filter) for filter in sorted(self.of_filters)],
             "cutoff": cutoff.model_dump(exclude_defaults=True),
         }
 
@@ -149,7 +176,7 @@ class Cutoffs:
             if self.calibration is None:
                 raise UnsupportedError(
                     "cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray "
-                    "calibrate` and restart the server, or use another cut-off"
+                    "calibrate` and restart a server that does not follow, or use another cut-off"
                 )
             return CoverageCutoff(cutoff.coverage, self.calibration, min_items=least, max_items=max_items)
         if cutoff.nucleus is not None:
@@ -202,10 +229,19 @@ class Cutoffs:
         return self.calibration.positives.temperature
 
     def is_calibrated(self, cutoff: CutoffInput) -> bool:
-        """Return whether a calibration says what a cut-off keeps of all items."""
+        """Return whether the calibration says what a cut-off keeps of the items that it measured."""
         if cutoff.mass is not None:
             return (cutoff.background or self.factors.background) in self.factors.mass
         return cutoff.coverage is not None or (cutoff.needs_normaliser and self.factors.softmax is not None)
+
+    def says(self, cutoff: CutoffInput, filter: Any) -> bool | None:
+        """Return whether the calibration promises a cut-off of searches under a filter: False if it measured other
+        items, None if it says nothing of the cut-off.
+
+        Args:
+            filter: as in `Scope`.
+        """
+        return (filter is None or self.filter is not None) if self.is_calibrated(cutoff) else None
 
     def check_logit(self) -> None:
         """Raises:
@@ -228,7 +264,7 @@ class Cutoffs:
         if name in ("fitted", HELD_OUT) and fitted is None:
             raise UnsupportedError(
                 f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
-                "and restart the server, or use uniform or sphere"
+                "and restart a server that does not follow, or use uniform or sphere"
             )
         distribution = self.cutoff_support.distribution(self.cutoff_support.background(name, fitted))
         return self.factors.tempered_distribution(distribution, name)

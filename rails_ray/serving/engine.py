@@ -17,6 +17,7 @@ from rails_ray.errors import renaming
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.reranking.rankers import RankerCandidates
+from rails_ray.schema.filters import canonical
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.requests import BudgetInput, CutoffInput, ExplainRequest, SearchRequest
 from rails_ray.schema.responses import Coverage, ExplainResponse, QueryResult, SearchResponse
@@ -85,6 +86,7 @@ class Engine:
         version: a published version.
         cutoff: cut-off for requests that name none; by default the version's.
         calibration: file of the calibration; by default the version's current one.
+        filter_calibrations: files of calibrations under filters; by default the version's current ones.
         search: file of the default search; by default the version's current one.
         has_ranker: whether there is a heavy ranker to ask.
 
@@ -100,6 +102,7 @@ class Engine:
         *,
         cutoff: CutoffInput | None = None,
         calibration: str | None = None,
+        filter_calibrations: Sequence[str] | None = None,
         search: str | None = None,
         limits: Limits = Limits(),
         device: str = "cpu",
@@ -108,7 +111,9 @@ class Engine:
         manifest, own = version.manifest, version.family
         self.version, self.given_cutoff = version, cutoff
         self.shard_items = manifest.live_items
-        self.cutoffs = Cutoffs.read(version, default=cutoff, calibration=calibration)
+        self.cutoffs = Cutoffs.read(
+            version, default=cutoff, calibration=calibration, filter_calibrations=filter_calibrations
+        )
         self.search_defaults = SearchDefaults.read(version, search)
         self.encoder = QueryEncoder(version, device)
         self.model_facts = own.model_facts(manifest)
@@ -152,14 +157,14 @@ class Engine:
     def _with_fallback(self, request: SearchRequest) -> Rounds[Answered]:
         """The answer whose unknown queries have the most popular items."""
         popular = self.popular
-        cutoff, k, num_listed = self._checked(request)
+        cutoffs, cutoff, k, num_listed = self._checked(request)
         given = [query.model_dump() for query in request.queries]
         unknown = self.encoder.unknown(given)
         known = [query for number, query in enumerate(request.queries) if number not in unknown]
         if known:
             answered = yield from self._search(request.model_copy(update={"queries": known}))
         else:
-            self._policy(cutoff, k)
+            self._policy(cutoffs, cutoff, k)
             answered = self._unasked(request, cutoff)
         if not unknown:
             return answered
@@ -226,16 +231,16 @@ class Engine:
         """
         return Popular.read(self.version)
 
-    def _policy(self, cutoff: CutoffInput, k: int) -> Cutoff | None:
+    def _policy(self, cutoffs: Cutoffs, cutoff: CutoffInput, k: int) -> Cutoff | None:
         """The policy of a cut-off; None if it follows from what the shards say. Raises if the cut-off is wrong."""
         if not cutoff.needs_normaliser:
-            return self.cutoffs.policy(cutoff, k)
-        self.cutoffs.check_logit()
+            return cutoffs.policy(cutoff, k)
+        cutoffs.check_logit()
         return None
 
     def _search(self, request: SearchRequest) -> Rounds[Answered]:
-        cutoff, k, num_listed = self._checked(request)
-        policy = self._policy(cutoff, k)  # before any work
+        cutoffs, cutoff, k, num_listed = self._checked(request)
+        policy = self._policy(cutoffs, cutoff, k)  # before any work
         scope = scope_of(request, self.version.described.attributes)
         deadline = self._deadline(request.budget)
         is_for_ranker = self.ranking.supports or request.budget is not None
@@ -253,8 +258,8 @@ class Engine:
         scope = scope.of_queries(answered)
 
         def plan(log_normaliser: NDArray[np.float64] | None) -> tuple[Cutoff, ShardRequest]:
-            decided = policy or self.cutoffs.policy(cutoff, k, log_normaliser)
-            most, floor, least = num_listed or k, None, self.cutoffs.cutoff_support.least_score
+            decided = policy or cutoffs.policy(cutoff, k, log_normaliser)
+            most, floor, least = num_listed or k, None, cutoffs.cutoff_support.least_score
             if cutoff.top_k is None and num_listed is None:
                 floor = decided.floor(temperature).astype(np.float32)
             if least is not None:
@@ -268,7 +273,7 @@ class Engine:
             )
             return decided, self._for_ranker(shard_request, request)
 
-        factor = self.cutoffs.softmax_factor if cutoff.needs_normaliser else None
+        factor = cutoffs.softmax_factor if cutoff.needs_normaliser else None
         rounds = search_rounds(encoded.state, exclude, plan, softmax_factor=factor, scope=scope)
         decided, shard_request, answers = yield from rounds
         coverage = coverage_of(answers, self.shard_items, request.min_coverage).model_copy(update=self.model_facts)
@@ -282,8 +287,8 @@ class Engine:
             coverage,
             encoded.is_known,
             num_excluded=[len(own) for own in exclude],
-            is_calibrated=self.cutoffs.is_calibrated(cutoff),
-            has_temperature=self.cutoffs.cutoff_support.has_trained_temperature,
+            is_calibrated=cutoffs.says(cutoff, scope.filter),
+            has_temperature=cutoffs.cutoff_support.has_trained_temperature,
             lists_all=num_listed is not None,
         )
         found, num_items, is_exact = iter(results), results.num_items, results.is_exact
@@ -335,15 +340,21 @@ class Engine:
         with renaming(r"queries\[", "input["):
             return self.encoder.represent(texts, are_items=are_items)
 
-    def _checked(self, request: SearchRequest) -> tuple[CutoffInput, int, int | None]:
-        """The cut-off of the request, the most items that it keeps, and how many are listed whether it keeps them or
-        not: the k of a request that names no cut-off; None for those that are kept."""
+    def _cutoffs_for(self, request: SearchRequest) -> Cutoffs:
+        """The cut-offs of the items that the request's filter passes."""
+        has_filter = self.cutoffs.of_filters and request.filter and isinstance(request.filter, dict)
+        return self.cutoffs.under(canonical(request.filter)) if has_filter else self.cutoffs
+
+    def _checked(self, request: SearchRequest) -> tuple[Cutoffs, CutoffInput, int, int | None]:
+        """The cut-offs that hold for the request, the one that it gets, the most items that it keeps, and how many are
+        listed whether it keeps them or not: the k of a request that names no cut-off; None for those that are kept."""
         num_queries, most = len(request.queries), self.limits.max_answered_items
         self.limits.check_queries(num_queries)
         named = self._cutoff_of(request)
-        cutoff = self.cutoffs.resolve(named, request.k)
-        k = self.cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
-        num_listed = None if named is not None or request.k is None else min(request.k, self.cutoffs.num_items)
+        cutoffs = self._cutoffs_for(request)
+        cutoff = cutoffs.resolve(named, request.k)
+        k = cutoffs.limit(cutoff, request.k, max(most // num_queries, 1))
+        num_listed = None if named is not None or request.k is None else min(request.k, cutoffs.num_items)
         for name, number in (
             ("k", num_listed or k),
             ("budget.calls", 0 if request.budget is None else request.budget.calls),
@@ -354,7 +365,7 @@ class Engine:
                     "queries at once"
                 )
         self.ranking.check(request.budget, cutoff, k)
-        return cutoff, k, num_listed
+        return cutoffs, cutoff, k, num_listed
 
     def _excludes_seen(self, query: QueryInput) -> bool:
         """Decide if the search skips the items of a query's history: the request says, or else the version."""

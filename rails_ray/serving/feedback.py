@@ -5,8 +5,8 @@ repeated.
 
 The measured coverage is the mean of kept(q) over the queries whose cut-off is a coverage; beside it stands the mean of
 what was promised. An item that the search leaves out for any reason, an excluded one say, was not kept. A list is as
-long as that of a query that is asked alone. A search under a filter is answered, but does not count: calibration
-promised nothing of it.
+long as that of a query that is asked alone. A search under a filter for which nobody calibrated is answered, but does
+not count: calibration promised nothing of it.
 """
 
 import re

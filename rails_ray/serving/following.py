@@ -1,5 +1,5 @@
 """A server that follows its storage: when another version becomes current, that one is loaded beside the one that
-answers, and then takes over.
+answers, and then takes over. So does the version that answers when it has another calibration or default search.
 
     look -> the pointer has changed -> load what is missing, check -> switch     the former ends with its last request
                                     -> refuse     the former goes on; tried again after RETRY_S, or another change
@@ -70,7 +70,8 @@ class Follower:
         self.refused: str | None = None
 
     def look(self) -> bool:
-        """Go on with the current version if it is another one, or take note of why not in `refused`, a sentence.
+        """Go on with the current version if it is another one, or is calibrated or tuned anew; or take note of why not
+        in `refused`, a sentence.
 
         Returns:
             Whether the server has switched.
@@ -102,12 +103,14 @@ class Follower:
 
     def _follow(self, former: Version, name: str) -> bool:
         version = Version.published(self._storage, name, former.allowed)
-        if version.manifest.sha256 == former.manifest.sha256:
+        is_other = version.manifest.sha256 != former.manifest.sha256
+        if not is_other and version.tuned == former.tuned:
             return False
         check_takes_over(former, version)
         self._server.prepare(version.after(former))()
         self._former.append(weakref.ref(former))
-        log.warning("version %s answers in place of %s", name, former.name)
+        what = f"in place of {former.name}" if is_other else "with its new calibration or default search"
+        log.warning("version %s answers %s", name, what)
         return True
 
     def _refuse(self, sentence: str | None) -> None:

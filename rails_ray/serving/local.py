@@ -142,18 +142,19 @@ class LocalVersion:
         return change
 
     def refresh(self) -> bool:
-        """Answer from the storage's current version, of which only what this one lacks is read. Searches that have
-        begun end with this one.
+        """Answer from the storage's current version, with its current calibrations and default search. Only what this
+        one lacks is read, and searches that have begun end with this one.
 
         Returns:
-            Whether it is another.
+            Whether any of it is another.
 
         Raises:
             DamagedError: if a file of it differs from its manifest; this version then goes on.
         """
         former = self.loaded
         opened = Version.published(self._kept_in(), None, former.version.allowed)
-        if opened.manifest.sha256 == former.version.manifest.sha256:
+        is_other = opened.manifest.sha256 != former.version.manifest.sha256
+        if not is_other and opened.tuned == former.version.tuned:
             return False
         self.loaded = former.followed_by(opened)
         return True

@@ -35,7 +35,7 @@ class SearchDefaults:
         Raises:
             DamagedError: if the file differs from what was written.
         """
-        name = name or default_searches.current(version.storage, version.name) or NO_SEARCH
+        name = name or version.tuned.search or NO_SEARCH
         stored = None if name == NO_SEARCH else default_searches.read(version.storage, version.name, name)
         return SearchDefaults(version.name, stored)
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.cutoffs.temperatures import tempered
-from rails_ray.families.shards import Items, base_of, parts_of
+from rails_ray.families.shards import Items, base_of, deltas_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors, take
@@ -302,14 +302,14 @@ def base_files(version: Version, shard: int) -> tuple[str, ...]:
 
 def _files_of_deltas(version: Version, shard: int) -> tuple[str, ...]:
     """The files that say which live items the deltas of a shard have."""
-    parts = [part for part in parts_of(version.described, [shard]) if part.delta is not None]
+    parts = deltas_of(version.described, shard)
     return tuple(entry.path for part in parts for entry in (part, part.hidden) if entry is not None)
 
 
 def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
     """The size of the files of a shard that are read beside a former search of it: its deltas, and its base if that has
     another."""
-    files: list[FileEntry] = [part for part in parts_of(version.described, [shard]) if part.delta is not None]
+    files: list[FileEntry] = [*deltas_of(version.described, shard)]
     if former is None or former.base_files != base_files(version, shard):
         files += base_of(version.described, shard)
         files += (entry for entry in version.described.indexes if entry.shard == shard)

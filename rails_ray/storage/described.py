@@ -147,8 +147,8 @@ class Encoded:
 
     @property
     def num_deltas(self) -> int:
-        """Number of deltas since the base."""
-        return len({part.delta for part in self.parts} - {None})
+        """Number of deltas since the base that have an item that is not hidden."""
+        return len({part.delta for part in self.parts if part.num_live} - {None})
 
     def has_file(self, name: str) -> bool:
         """Return whether there is such a file beside the parts."""

@@ -60,7 +60,10 @@ def live_rows(storage: Storage, described: Encoded, part: PartEntry) -> NDArray[
     return np.delete(np.arange(part.num_items), read(storage, described, part))
 
 
-def of_rows(storage: Storage, described: Encoded, parts: Sequence[PartEntry], first_row: int = 0) -> NDArray[np.int64]:
-    """The hidden rows of consecutive parts, as rows of the corpus less `first_row`. Raises what `read` does."""
-    found = [read(storage, described, part) + part.first_row - first_row for part in parts if part.hidden is not None]
-    return np.concatenate(found) if found else NO_ROWS
+def of_rows(storage: Storage, described: Encoded, parts: Sequence[PartEntry]) -> NDArray[np.int64]:
+    """The hidden rows of parts that are read one after the other, counted from the first. Raises what `read` does."""
+    found, first = [NO_ROWS], 0
+    for part in parts:
+        found.append(read(storage, described, part) + first)
+        first += part.num_items
+    return np.concatenate(found)

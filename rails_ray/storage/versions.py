@@ -171,6 +171,17 @@ def renew_pointer(storage: Storage) -> None:
         storage.swap(CURRENT, json.dumps(pointer).encode(), before.tag)
 
 
+def announce(storage: Storage, version: str) -> None:
+    """Let servers that follow look again at a version, of which a file beside the manifest is new, if it is current.
+
+    Raises:
+        DamagedError: if the pointer cannot be read.
+    """
+    with suppress(NotFoundError):
+        if current_version(storage) == version:
+            renew_pointer(storage)
+
+
 def _point(storage: Storage, made: Manifest, before: Tagged | None) -> None:
     """Make a version current if the pointer is unchanged, or already names this version.
 

@@ -94,6 +94,26 @@ def test_queries_in_another_corpus_equal_the_naive_loops(relevant: list[list[int
             assert lists_of(asked.seen) == [[row_of[item] for item in line if item in row_of] for line in seen]
 
 
+@given(LISTS, st.lists(st.integers(0, 9), unique=True, max_size=10), st.data())
+def test_queries_among_some_items_equal_the_naive_loops(
+    relevant: list[list[int]], left: list[int], data: st.DataObject
+) -> None:
+    """Of ten items; 10 stands for an item that the corpus lacks. Histories stay as they are."""
+    same_number = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=len(relevant), max_size=len(relevant))
+    histories, seen = data.draw(same_number), data.draw(same_number)
+    lacking = data.draw(st.lists(st.booleans(), min_size=len(relevant), max_size=len(relevant)))
+    relevant = [[*line, 10] if lacks else line for line, lacks in zip(relevant, lacking, strict=True)]
+    row_of = {item: row for row, item in enumerate(sorted(left))} | {10: len(left)}
+    queries = Queries(ItemLists.of(histories), ItemLists.of(relevant), ItemLists.of(seen))
+    asked = queries.among(np.array(sorted(left), np.int64), 10)
+    kept = [number for number, line in enumerate(relevant) if any(item in row_of for item in line)]
+    assert isinstance(asked.inputs, ItemLists)
+    assert asked.seen is not None
+    assert lists_of(asked.inputs) == [histories[number] for number in kept]
+    for found, lists in ((asked.relevant, relevant), (asked.seen, seen)):
+        assert lists_of(found) == [[row_of[item] for item in lists[number] if item in row_of] for number in kept]
+
+
 @given(LISTS)
 def test_queries_in_their_own_corpus_are_the_same(lists: list[list[int]]) -> None:
     queries = Queries(ItemLists.of(lists), ItemLists.of(lists), ItemLists.of(lists))

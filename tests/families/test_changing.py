@@ -15,12 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rails_ray import local
 from rails_ray.errors import ConflictError, DamagedError, NotFoundError, UnsupportedError
-from rails_ray.families import changing
+from rails_ray.families import changing, shards
 from rails_ray.families.compacting import compact
 from rails_ray.families.given_items import given_items
+from rails_ray.families.shards import deltas_of
 from rails_ray.families.version import Version
 from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.shard_search import missing_bytes
 from rails_ray.storage import deltas, live_ids, manifest, versions
 from rails_ray.storage.deltas import is_compaction_due
 from rails_ray.storage.filesystem import Storage
@@ -225,6 +227,52 @@ def test_many_deltas_make_it_due(tmp_path: Path) -> None:
         assert not is_compaction_due(opened.manifest)
         opened.add(vectors_of([5000 + number]), [f"n{number}"])
     assert is_compaction_due(opened.manifest)
+
+
+def test_a_delta_of_which_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not count, and is not read, whatever lies before and after it; a compaction takes it away."""
+    opened, folder = made(tmp_path), str(tmp_path)
+    for number in range(3):
+        opened.add(vectors_of([50 + number, 60 + number]), [f"n{number}", f"m{number}"],
+                   titles=[f"t{50 + number}", f"t{60 + number}"])  # fmt: skip
+    opened.delete(["n1", "m1", "n2", "i4"])
+    items = items_of(n0=50, m0=60, m2=62)
+    del items["i4"]
+    [gone] = [part for part in opened.manifest.parts if not part.num_live]
+    assert (opened.manifest.num_deltas, gone.delta) == (2, 2)
+    assert opened.index()["num_deltas"] == 2
+    assert sum(part.size_bytes for part in deltas_of(opened.manifest, 0)) == missing_bytes(
+        opened.version, 0, opened.shards[0]
+    )
+    whole, seen = shards.read_part, list[str]()
+    monkeypatch.setattr(
+        shards,
+        "read_part",
+        lambda storage, described, entry: seen.append(entry.path) or whole(storage, described, entry),
+    )
+    again = local.open(folder)
+    assert seen
+    assert gone.path not in seen
+    for version in (opened, again):
+        assert_answers(version, items, k=40)
+    opened.add(vectors_of([70]), ["n1"], titles=["t70"])
+    assert [part.delta for part in opened.manifest.parts] == [None, 1, 2, 3, 4]
+    opened.delete(["n0", "m0", "m2", "n1"])
+    assert opened.manifest.num_deltas == 0
+    assert len(opened.shards[0].held.segments) == 1
+    for own in ("n0", "m0", "m2"):
+        del items[own]
+    assert_answers(opened, items)
+    compacted = compact(opened.version.storage)
+    assert (compacted.num_items, [part.delta for part in compacted.parts]) == (NUM_BASE - 1, [None])
+
+
+def test_items_replaced_again_and_again_are_one_delta(tmp_path: Path) -> None:
+    opened = made(tmp_path, 1000)
+    for number in range(deltas.MOST_DELTAS + 2):
+        opened.add(vectors_of([5000 + number]), ["n"], replace=True)
+    assert opened.manifest.num_deltas == 1
+    assert not is_compaction_due(opened.manifest)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rails_ray import local
+from rails_ray.families import calibrations, default_searches
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving import following
 from rails_ray.serving.engine import Limits
@@ -19,6 +20,9 @@ from rails_ray.serving.http import query_log
 from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
+from support.calibrations import STORED
+from support.default_searches import AVERAGE
+from support.examples import publish_here
 from support.followed import (
     BODY,
     NUM_ITEMS,
@@ -113,6 +117,54 @@ def test_a_delta_is_loaded_alone(watched: Watched) -> None:
     assert not watched.follower.look()
     assert watched.server.loaded.shards[0].held.segments[0].searcher is base
     assert watched.server.index()["num_items"] == NUM_ITEMS + 2
+
+
+def test_a_new_calibration_and_default_search_of_the_same_version(tmp_path: Path) -> None:
+    """They reach a server that follows; what is in memory stays there."""
+    publish_here(tmp_path / "texts")
+    watched = Watched(tmp_path / "texts")
+    storage, held = watched.storage, watched.server.loaded.shards[0].held.segments[0].searcher
+    body = {"queries": [{"text": "red"}], "cutoff": {"coverage": 0.8}}
+    default = {"queries": [{"text": "red"}], "k": 4}
+    with serving(watched.server) as url:
+
+        def method() -> str:
+            return str(httpx.post(f"{url}/v1/search", json=default).json()["method"])
+
+        assert httpx.post(f"{url}/v1/search", json=body).status_code == 409
+        calibrations.write(storage, "v1", STORED)
+        versions.announce(storage, "v1")
+        assert watched.follower.look()
+        assert httpx.post(f"{url}/v1/search", json=body).json()["results"][0]["is_calibrated"] is True
+        assert not watched.follower.look()
+        assert method() == "brute_force"
+        default_searches.write(storage, "v1", AVERAGE)
+        versions.announce(storage, "v1")
+        assert watched.follower.look()
+        assert method() == "average"
+    assert watched.server.loaded.shards[0].held.segments[0].searcher is held
+
+
+def test_a_damaged_calibration_of_the_same_version(tmp_path: Path) -> None:
+    """It is refused, and the former one goes on."""
+    publish_here(tmp_path / "texts")
+    calibrations.write(Storage(str(tmp_path / "texts")), "v1", STORED)
+    watched = Watched(tmp_path / "texts")
+    watched.storage.write("versions/v1/calibration.json", b"{")
+    versions.announce(watched.storage, "v1")
+    assert not watched.follower.look()
+    assert "calibration.json must name a file, got None: calibrate the version again" in str(watched.follower.refused)
+    assert watched.server.loaded.engine.cutoffs.calibration is not None
+
+
+def test_another_version_that_is_calibrated_changes_no_pointer(watched: Watched) -> None:
+    before = watched.storage.read_tagged(versions.CURRENT)
+    versions.announce(watched.storage, "v2")
+    assert watched.storage.read_tagged(versions.CURRENT) == before
+    versions.announce(watched.storage, "v1")
+    after = watched.storage.read_tagged(versions.CURRENT)
+    assert after != before
+    assert versions.read_pointer(watched.storage).version == "v1"
 
 
 def test_an_equal_pointer_is_read_and_nothing_else(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

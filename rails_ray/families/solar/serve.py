@@ -1,6 +1,6 @@
 """SOLAR: the codes of its items, and what searches them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ class SolarFamily(ServedFamily):
         return ByCode(codes.read(storage, folder))
 
     def added_encoder(
-        self, storage: Storage, described: Encoded, weights: Iterable[tuple[str, bytes]], item_ids: Sequence[ItemId]
+        self, storage: Storage, described: Encoded, item_ids: Sequence[ItemId], encoder: Callable[[], ItemEncoder]
     ) -> ItemEncoder:
         """Items that are there keep their codes; new ones get the buckets with the fewest items."""
         known = codes.of_version(storage, described)

@@ -19,7 +19,6 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Loggi
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import UnavailableError
-from rails_ray.families import calibrations, default_searches
 from rails_ray.families.served_family import ServedFamily
 from rails_ray.families.version import Version
 from rails_ray.on_ray.nodes import check_shared
@@ -75,18 +74,23 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     own.check_code(has_ranker=names_another)
     if args.ranker is not None and names_another:  # not by the version: the deployment names it
         allowed = allowed.also(args.ranker.path)
-    calibration = calibrations.current(version.storage, version.name) or NO_CALIBRATION
-    pinned = {
+    pinned: dict[str, Any] = {
         "storage": storage,
         "version": version.name,
-        "calibration": args.calibration or calibration,
-        "search": args.search or default_searches.current(version.storage, version.name) or NO_SEARCH,
         "ranker": args.ranker or ranker_of_family(own),
         "allow_code": list(allowed.named),
     }
+    if args.follow_s is None:
+        of_filters = args.filter_calibrations
+        pinned |= {
+            "calibration": args.calibration or version.tuned.calibration or NO_CALIBRATION,
+            "filter_calibrations": list(version.tuned.of_filters) if of_filters is None else of_filters,
+            "search": args.search or version.tuned.search or NO_SEARCH,
+        }
     args = args.model_copy(update=pinned)  # so that later replicas serve the same
     # Raises if the default cut-off or search cannot work, before anything starts.
-    Cutoffs.read(version, default=args.cutoff, calibration=args.calibration)
+    named = {"calibration": args.calibration, "filter_calibrations": args.filter_calibrations}
+    Cutoffs.read(version, default=args.cutoff, **named)
     SearchDefaults.read(version, args.search)
     Lease(version.storage, lambda: version.name).look()  # until the routers have leases of their own
     num_shards = args.num_deployed(version.num_shards)

@@ -41,6 +41,9 @@ class ServeArgs(BaseModel):
     allow_anonymous: bool = Field(False, description="let in anyone who can reach the port, without keys")
     cutoff: CutoffInput | None = Field(None, description="for requests that name none; by default the version's")
     calibration: str | None = Field(None, description="file of the calibration; by default the version's current one")
+    filter_calibrations: list[str] | None = Field(
+        None, description="files of calibrations under filters; by default the version's current ones"
+    )
     search: str | None = Field(None, description="file of the default search; by default the version's current one")
     max_body_bytes: int = Field(MAX_BODY_BYTES, ge=1, description="limit for a request")
     max_queries: int = Field(1024, ge=1, description="limit for a request")

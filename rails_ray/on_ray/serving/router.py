@@ -139,6 +139,7 @@ class Router:
             version,
             cutoff=args.cutoff,
             calibration=args.calibration if is_deployed else None,
+            filter_calibrations=args.filter_calibrations if is_deployed else None,
             search=args.search if is_deployed else None,
             limits=limits,
             device=self.device,

@@ -1,5 +1,6 @@
 """Items over HTTP: who may change them, what is refused, and that what was stored is found."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ import pytest
 from rails_ray import local
 from rails_ray.client import Client
 from rails_ray.errors import ConflictError, StorageError
-from rails_ray.schema.items import MOST_CHANGES
+from rails_ray.families.version import Version
+from rails_ray.schema.items import MOST_CHANGES, DeleteItemsRequest, ItemsRequest
 from rails_ray.serving.engine import Limits
 from rails_ray.serving.http.single import SingleProcessServer, listening
-from rails_ray.serving.item_changes import ItemChanges
+from rails_ray.serving.item_changes import ItemChanges, WaitingChanges
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here
@@ -274,3 +276,62 @@ def test_attributes_come_with_items_and_filters_know_them(tmp_path: Path) -> Non
         refused = door.ask("POST", {"items": [item("y", attributes={"price": "9"})]})
         assert refused.status_code == 422
         assert refused.json()["error"] == "items[0].attributes.price must be a finite number, got '9'"
+
+
+def counted_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the versions whose weights are read from now on."""
+    opened, weights = list[str](), Version.weights
+
+    def counted(self: Version) -> Any:
+        opened.append(self.name.partition(".")[0])
+        return weights(self)
+
+    monkeypatch.setattr(Version, "weights", counted)
+    return opened
+
+
+def test_a_model_is_opened_once_for_many_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And again for a version with another one, or once it was given back."""
+    publish_here(tmp_path)
+    changes, opened = ItemChanges(Storage(str(tmp_path))), counted_openings(monkeypatch)
+
+    def text(name: str) -> ItemsRequest:
+        return ItemsRequest(items=[{"id": name, "text": "red car"}])
+
+    for name in ("a", "b", "a"):
+        changes.upsert(text(name))
+        changes.delete(DeleteItemsRequest(ids=["b"]))
+    assert opened == ["v1"]
+    [[one, other]] = [own.items[:2] for own in local.open(str(tmp_path)).search(["red car"], k=2).results]
+    assert {one, other} == {"item-0", "a"}
+    opened.clear()
+    changes.forget()
+    changes.upsert(text("c"))
+    assert opened == ["v1"]
+    opened.clear()
+    local.build(VECTORS, ["a", "b", "c", "d"], folder=str(tmp_path), version="other")
+    opened.clear()
+    changes.upsert(ItemsRequest(items=[item("x")]))
+    assert {*opened} == {"other"}
+    opened.clear()
+    changes.upsert(ItemsRequest(items=[item("y")]))
+    assert not opened
+    versions.rollback(Storage(str(tmp_path)), "v1")
+    changes.upsert(text("d"))
+    assert opened == ["v1"]
+
+
+@pytest.mark.parametrize(("kept_s", "num_opened"), [(60.0, 1), (0.01, 2)])
+def test_a_model_is_given_back_after_the_last_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_s: float, num_opened: int
+) -> None:
+    publish_here(tmp_path)
+    changes, opened = WaitingChanges(ItemChanges(Storage(str(tmp_path))), kept_s), counted_openings(monkeypatch)
+
+    async def scenario() -> None:
+        for name in ("a", "b"):
+            await changes.carry_out("upsert", ItemsRequest(items=[{"id": name, "text": "red car"}]))
+            await asyncio.sleep(0.1)
+
+    asyncio.run(scenario())
+    assert len(opened) == num_opened
