@@ -69,7 +69,9 @@ class Serve(AllowsCode, Stored):
         shards_in_routers: Each router holds all shards and asks them without a call to another process, which a client
             that asks alone gains by; the whole version must fit into the memory of each replica.
         cpus: CPUs that each replica reserves.
-        gpus: GPUs that each replica reserves; may be a part of one.
+        gpus: GPUs that each replica that holds shards reserves; may be a part of one.
+        router_gpus: GPUs that each router reserves to encode queries, where it holds no shards; may be a part of one. A
+            CPU encodes short texts as fast.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
         shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
             background; /v1/index and the metrics tell their recall.
@@ -101,6 +103,7 @@ class Serve(AllowsCode, Stored):
     shards_in_routers: bool = False
     cpus: float = 0.1
     gpus: float = 0
+    router_gpus: float = 0
     cutoff: tuple[CutoffKind, float] | None = None
     shadow_fraction: float = 0
     allow_origins: tuple[str, ...] = ()
@@ -160,6 +163,7 @@ class Serve(AllowsCode, Stored):
             max_replicas=self.max_replicas,
             num_cpus=self.cpus,
             num_gpus=self.gpus,
+            router_gpus=self.router_gpus,
             ranker=self.ranker,
         )
         allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
