@@ -163,8 +163,8 @@ class Operators(TorchDispatchMode):
         kind = func.overloadpacket
         self.num_operators += 1
         kwargs = kwargs or {}
-        is_told = kind is aten.repeat_interleave and kwargs.get("output_size") is not None
-        self.num_reads += (kind in READS and not is_told) or (kind in INDEXING and _reads_a_mask(*args))
+        has_size = kind is aten.repeat_interleave and kwargs.get("output_size") is not None
+        self.num_reads += (kind in READS and not has_size) or (kind in INDEXING and _reads_a_mask(*args))
         return func(*args, **kwargs)
 
 

@@ -44,7 +44,7 @@ class SearchSpec:
             raise ValueError(f"k must be at least 1, got {self.k}")
         if not 0 <= self.at_least <= self.k:
             raise ValueError(f"at_least must be at least 0 and at most the k of {self.k}, got {self.at_least}")
-        # On a GPU it would have to be waited for: whoever brings thresholds there makes them on the CPU first.
+        # On a GPU this would wait for it: thresholds are checked before they are brought there.
         if self.threshold is not None and self.threshold.is_cpu and self.threshold.isnan().any():
             number = int(self.threshold.isnan().nonzero()[0])
             raise ValueError(f"threshold must not be NaN, got NaN for query {number}")
