@@ -27,7 +27,7 @@ def gpu_failures(device: str) -> Iterator[None]:
     except RuntimeError as error:
         if torch.device(device).type != "cuda":
             raise
-        if isinstance(error, torch.OutOfMemoryError):
+        if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):  # of torch, or of FAISS
             raise UnavailableError(
                 "a search must fit into the free memory of the GPU, got more: ask for fewer queries or items at once, "
                 "or reserve more of the GPU"

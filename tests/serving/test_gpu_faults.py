@@ -68,8 +68,9 @@ def test_an_error_of_cuda_is_a_lost_gpu_if_it_works_no_more(gpu: Gpu, error: Exc
 
 
 def test_too_little_memory_for_a_search(gpu: Gpu) -> None:
-    with pytest.raises(UnavailableError, match="must fit into the free memory of the GPU, got more: ask for fewer"):
-        gpu_failures("cuda")(partial(fail, torch.OutOfMemoryError("CUDA out of memory.")))()
+    for error in (torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA error 2 out of memory")):
+        with pytest.raises(UnavailableError, match="must fit into the free memory of the GPU, got more: ask for fewer"):
+            gpu_failures("cuda")(partial(fail, error))()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
