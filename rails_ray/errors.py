@@ -11,6 +11,7 @@
     |-- UnsupportedError    a version lacks what a request needs: calibrate it, or ask for something else
     |-- GateError           a version is not good enough to publish: train a better one, or lower the gate
     `-- UnavailableError    a server, a shard or a cluster does not answer or did not finish its work: try again
+        |-- LostGpuError    a GPU fails: ask another replica; this one is replaced
         |-- LateError       an answer did not come in time: allow more, or ask for less
         `-- BusyError       all places of a server or a shard are taken: ask again a little later
 
@@ -64,6 +65,10 @@ class GateError(RailsRayError):
 
 class UnavailableError(RailsRayError):
     """A server, a shard or a cluster does not answer, or did not finish its work."""
+
+
+class LostGpuError(UnavailableError):
+    """A GPU does not work any more, as far as this process can tell."""
 
 
 class LateError(UnavailableError):

@@ -162,8 +162,10 @@ class Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = func.overloadpacket
         self.num_operators += 1
-        self.num_reads += kind in READS or (kind in INDEXING and _reads_a_mask(*args))
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        has_size = kind is aten.repeat_interleave and kwargs.get("output_size") is not None
+        self.num_reads += (kind in READS and not has_size) or (kind in INDEXING and _reads_a_mask(*args))
+        return func(*args, **kwargs)
 
 
 def _reads_a_mask(_: Tensor, indices: Sequence[Tensor | None], values: Tensor | None = None, *rest: object) -> bool:

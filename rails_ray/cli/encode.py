@@ -43,6 +43,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             a cluster.
         use_gpu: Give each worker a GPU. If left out: yes, if the cluster has enough GPUs when encoding begins (an
             autoscaling cluster may not have them yet).
+        worker_gpus: GPUs of each worker that has any; may be a part of one, such as 0.25.
         part_items: Most items in a part; a crash loses at most one part of each worker.
         codes: Store components as codes: 8x256 cuts each into 8 parts with 256 codewords, which takes 8 bytes. With 16
             codewords or fewer a part takes half a byte. If left out: as the run says.
@@ -81,6 +82,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
     shard_by: Literal["position", "hash"] = "position"
     workers: int = 1
     use_gpu: bool | None = None
+    worker_gpus: float = 1.0
     part_items: int = 16_384
     codes: str | None = None
     keep_vectors: bool = False
@@ -122,6 +124,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             shard_by=self.shard_by,
             num_workers=self.workers,
             use_gpu=self.use_gpu,
+            worker_gpus=self.worker_gpus,
             part_items=self.part_items,
             data=data_config(self.folder, self.items, self.excludes_seen, self.zero_vectors, self.attributes),
             stored=self.stored(),

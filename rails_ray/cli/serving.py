@@ -69,7 +69,9 @@ class Serve(AllowsCode, Stored):
         shards_in_routers: Each router holds all shards and asks them without a call to another process, which a client
             that asks alone gains by; the whole version must fit into the memory of each replica.
         cpus: CPUs that each replica reserves.
-        gpus: GPUs that each replica reserves; may be a part of one.
+        gpus: GPUs that each replica that holds shards reserves; may be a part of one.
+        router_gpus: GPUs that each router reserves to encode queries, where it holds no shards; may be a part of one. A
+            CPU encodes short texts as fast.
         nodes: Machines that can hold replicas; no machine then holds more replicas of the router, or of a shard, than
             it must. If left out: those of the cluster, or 1 with --print-config.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
@@ -103,6 +105,7 @@ class Serve(AllowsCode, Stored):
     shards_in_routers: bool = False
     cpus: float = 0.1
     gpus: float = 0
+    router_gpus: float = 0
     nodes: int | None = None
     cutoff: tuple[CutoffKind, float] | None = None
     shadow_fraction: float = 0
@@ -163,6 +166,7 @@ class Serve(AllowsCode, Stored):
             max_replicas=self.max_replicas,
             num_cpus=self.cpus,
             num_gpus=self.gpus,
+            router_gpus=self.router_gpus,
             num_nodes=1 if self.nodes is None else self.nodes,
             ranker=self.ranker,
         )

@@ -7,6 +7,7 @@ a time, so that no process holds more than a part and a batch.
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -83,6 +84,7 @@ class EncodeOptions:
     num_workers: int = 1
     part_items: int = PART_ITEMS
     use_gpu: bool | None = None
+    worker_gpus: float = 1.0
     data: DataConfig | None = None
     stored: Mapping[str, Any] = field(default_factory=dict)
     new_codes: NewCodes = "least_loaded"
@@ -94,6 +96,11 @@ class EncodeOptions:
         for name in ("num_workers", "part_items", "num_shards"):
             if (number := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
+        if self.worker_gpus <= 0 or (self.worker_gpus > 1 and self.worker_gpus % 1):
+            raise ValueError(
+                f"worker_gpus must be a part of one GPU or a whole number above 0, got {self.worker_gpus:g}: for none "
+                "set use_gpu to False"
+            )
         for name, choices in (("new_codes", NewCodes), ("shard_by", ShardBy)):
             if (value := getattr(self, name)) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
@@ -112,7 +119,7 @@ class Executor(Protocol):
     """Place where the tasks of encoding run: this process, or a cluster."""
 
     def has_gpus(self, number: int) -> bool:
-        """Return whether so many GPUs are there."""
+        """Return whether so many whole GPUs are there."""
 
     def remotely(self, function: Callable[..., Any], *arguments: Any, on_progress: OnProgress | None) -> Any:
         """Return the result of one task. What it counts is passed on."""
@@ -129,11 +136,15 @@ class Executor(Protocol):
         self,
         work: EncodingWork,
         num_workers: int,
-        use_gpu: bool,
+        num_gpus: float,
         items_done: Callable[[Shown], tuple[int, int, str]],
         on_progress: OnProgress | None,
     ) -> None:
-        """Do all tasks of the work, and pass on how many items are done."""
+        """Do all tasks of the work, and pass on how many items are done.
+
+        Args:
+            num_gpus: GPUs, or part of one, for each worker; 0 for none.
+        """
 
 
 def encode(
@@ -204,7 +215,8 @@ def _encoded(
     if not own.encodes_inputs:
         use_gpu = False  # nothing is left to compute
     elif use_gpu is None:
-        use_gpu = executor.has_gpus(options.num_workers)
+        use_gpu = executor.has_gpus(whole_gpus(options.num_workers, options.worker_gpus))
+    num_gpus = options.worker_gpus if use_gpu else 0.0
 
     weights_sha256 = digest_of_weights(found)
     parts.begin(
@@ -249,7 +261,7 @@ def _encoded(
     )
     if tasks:
         items_done = partial(_items_done, store, version, planned)
-        executor.write(work, options.num_workers, use_gpu, items_done, on_progress)
+        executor.write(work, options.num_workers, num_gpus, items_done, on_progress)
 
     def indexes_of(encoded: Encoded) -> list[IndexEntry]:
         tell(scanned.num_items, scanned.num_items, "items, building indexes" if own.index_names else "items")
@@ -274,6 +286,11 @@ def _encoded(
         read_files=_read_files(corpus.items, scanned.files),
         indexes_of=indexes_of,
     )
+
+
+def whole_gpus(num_workers: int, num_gpus: float) -> int:
+    """Return how many GPUs workers take at least, each a part of one GPU or whole ones."""
+    return math.ceil(num_workers / int(1 / num_gpus)) if num_gpus <= 1 else num_workers * int(num_gpus)
 
 
 def _read_files(source: ItemFiles | ListedItems, files: Sequence[FileRows]) -> dict[str, str]:

@@ -48,13 +48,13 @@ class InProcess:
         self,
         work: EncodingWork,
         num_workers: int,
-        use_gpu: bool,
+        num_gpus: float,
         items_done: Callable[[Shown], tuple[int, int, str]],
         on_progress: OnProgress | None,
     ) -> None:
-        if use_gpu and not self.has_gpus(1):
+        if num_gpus and not self.has_gpus(1):
             raise ValueError("use_gpu must be left out on a machine without a GPU that torch can use, got True")
-        device = "cuda" if use_gpu else "cpu"
+        device = "cuda" if num_gpus else "cpu"
         work = replace(work, device=lambda: device, counted=_Looks(items_done, on_progress or _nothing).counted)
         with one_thread():
             for number in range(len(work.tasks)):

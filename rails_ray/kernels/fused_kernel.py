@@ -27,8 +27,8 @@ def mol_scores(
     u,  # [B', PX * PQ] their part of the gate, halved
     g,  # [X, p_x, d] components of items, as stored
     v,  # [X, p_q * p_x] their part of the gate, as stored
-    w1,  # [PX * PQ, H] the gate's first layer over 2 tau
-    b1,  # [H], halved
+    w1,  # [PX * PQ, H] the gate's first layer over 2 tau; over tau if IS_RELU
+    b1,  # [H], halved; whole if IS_RELU
     w2,  # [H, PX * PQ], halved
     b2,  # [PX * PQ], halved
     out,  # [B', X]
@@ -45,6 +45,7 @@ def mol_scores(
     H: tl.constexpr,
     NQ: tl.constexpr,
     BX: tl.constexpr,
+    IS_RELU: tl.constexpr,
     HAS_TANH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -94,7 +95,8 @@ def mol_scores(
         cosines = tl.permute(tl.reshape(products.to(operand), (BX, PX, NQ, PQ)), (0, 2, 1, 3))
         cosines = tl.reshape(cosines, (BX * NQ, P))
         hidden = tl.dot(cosines, first_layer, input_precision=PRECISION) + first_bias[None, :]
-        z = tl.dot(silu_of_half(hidden, HAS_TANH).to(operand), second_layer, input_precision=PRECISION)
+        hidden = tl.maximum(hidden, 0.0) if IS_RELU else silu_of_half(hidden, HAS_TANH)
+        z = tl.dot(hidden.to(operand), second_layer, input_precision=PRECISION)
         u_tile = tl.load(u + (query + tl.arange(0, NQ))[:, None] * P + p[None, :])
         offsets = u_tile[None, :, :] * v_tile[:, None, :] + second_bias[None, None, :]
         gates = silu_of_half(z + tl.reshape(offsets, (BX * NQ, P)), HAS_TANH)

@@ -4,7 +4,8 @@ The equation is that of `mol_scan`. Products take operands of 16 bits and are ad
 off by some 1e-4 to 1e-3: enough to say which items can be among the best, whose scores are then computed in float32
 (`search.methods.on_gpu`). What a score costs is in docs/log/gpu.md.
 
-    silu(x) = x sigmoid(x) = h + h tanh(h),   h = x / 2        so halves, and 1 / tau, go into the weights
+    silu(x) = x sigmoid(x) = h + h tanh(h),   h = x / 2        so halves, and 1 / tau, go into the weights; a relu of
+                                                               the hidden layer needs no half
 
 A shape is padded: P_Q, P_X and H to powers of two, with at least 16 pairs and 16 hidden units; d to a power of two, or
 above 128 to a multiple of 128. Padded pairs get no weight.
@@ -99,12 +100,14 @@ class FusedScan:
         self.tiling = tiling
         self.single = Tiling.of(num_components, width, len(gate.first), is_single=True) or tiling
         self.order = _padded_order(tiling, gate.first.device)  # of pairs; P stands for padding
-        first = self._by_pair(gate.first.float()).T / (2 * gate.temperature)  # [P', H]
-        largest = float((first.abs().sum(dim=0) + gate.first_bias.abs() / 2).max())
+        self.is_relu = gate.activation == "relu"
+        part = 1 if self.is_relu else 2
+        first = self._by_pair(gate.first.float()).T / (part * gate.temperature)  # [P', H]
+        largest = float((first.abs().sum(dim=0) + gate.first_bias.abs() / part).max())
         self.operand = operand or (torch.float16 if largest < LARGEST_IN_FLOAT16 else torch.bfloat16)
         more = tiling.H - len(gate.first)
         self.first = F.pad(first, (0, more)).to(self.operand).contiguous()
-        self.first_bias = F.pad(gate.first_bias.float() / 2, (0, more))
+        self.first_bias = F.pad(gate.first_bias.float() / part, (0, more))
         second = self._by_pair(gate.second.float().T / 2)  # [H, P']
         self.second = F.pad(second, (0, 0, 0, more)).to(self.operand).contiguous()
         self.second_bias = self._by_pair(gate.second_bias.float() / 2).contiguous()
@@ -151,6 +154,7 @@ class FusedScan:
                 num_queries,
                 each,
                 **vars(tiling),
+                IS_RELU=self.is_relu,
                 HAS_TANH=f.is_cuda and torch.version.hip is None,
                 PRECISION="ieee",
                 **self.options,
@@ -163,12 +167,16 @@ class FusedScan:
 
 
 @torch.no_grad()
-def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: torch.dtype) -> FusedScan | None:
+def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: torch.dtype) -> FusedScan | str:
     """Compile a fused scan and compare it with `plain_scores` on the gate's device, a GPU, as a compiler may be wrong
-    where nothing else shows it. Return None, and log why, if there is no compiler or its result is wrong.
+    where nothing else shows it. Return why there is none, which is logged once, if there is no compiler or its result
+    is wrong.
 
     Args:
         stored: dtype of the item states.
+
+    Raises:
+        ValueError: if Triton interprets kernels, which takes minutes for a search.
     """
     reason = _missing()
     if reason is None and Tiling.of(num_components, width, len(gate.first)) is None:
@@ -183,8 +191,14 @@ def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: 
             if error <= MOST_ERROR[scan.operand]:
                 return scan
             reason = f"it is compiled wrongly: scores are off by {error:.2g} of their spread"
+    _warn(reason)
+    return reason
+
+
+@cache
+def _warn(reason: str) -> None:
+    """Log a reason once in a process, however many shards and versions have it."""
     logging.getLogger(__name__).warning("a GPU scans without the fused kernel, at a tenth of its speed: %s", reason)
-    return None
 
 
 def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
@@ -238,7 +252,9 @@ def _missing() -> str | None:
     kernel = _kernel()
     if kernel is None:
         return f"triton {'.'.join(map(str, LEAST_TRITON))} or later is not installed: pip install 'rails-ray[gpu]'"
-    return "TRITON_INTERPRET must not be set where a GPU scans" if kernel.IS_INTERPRETED else None
+    if kernel.IS_INTERPRETED:
+        raise ValueError("TRITON_INTERPRET must not be set where a GPU scans, got 1: unset it, and start anew")
+    return None
 
 
 @cache

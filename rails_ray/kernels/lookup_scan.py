@@ -26,6 +26,7 @@ from rails_ray.kernels.compiled import in_threads, loops_for
 BESIDE, LEAST_BESIDE = 32, 8  # queries side by side
 MOST_ENTRIES = 2**13  # of a query's tables: those of 32 queries, 1 MB, stay in the cache
 BLOCK_SUMS = 2**20  # of a block in torch: its sums and numbers of entries take 16 MB
+GPU_BLOCK_SUMS = 2**24  # a GPU waits for its kernels to be started
 
 
 def plain_scores(tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "X M"]) -> Float[Tensor, "B X"]:
@@ -103,7 +104,7 @@ def gathered_scores(
 ) -> Float[Tensor, "B X"]:
     """`scores` in torch: on a GPU, and where numba is not installed."""
     found = torch.empty(len(tables), len(codes), dtype=dtype, device=tables.device)
-    size = max(BLOCK_SUMS // max(len(tables), 1), 1)
+    size = max((BLOCK_SUMS if tables.is_cpu else GPU_BLOCK_SUMS) // max(len(tables), 1), 1)
     for first in range(0, len(codes), size):
         block = codes[first : first + size].T.long()  # no copy of all codes
         total = torch.zeros(len(tables), block.shape[1], dtype=torch.float64, device=tables.device)

@@ -2,11 +2,11 @@
 
     c_p   = <f_pq(q), g_px(x)>                                      cosines
     h     = W1 (m' * c) / tau + b1                                  m': logits that dropout keeps, over their share
-    z     = u(q) * v(x) + W2 silu(h) + b2,    pi = softmax(silu(z))
+    z     = u(q) * v(x) + W2 act(h) + b2,     pi = softmax(silu(z))    act: silu or relu
     score = sum_p m_p pi_p c_p / sum_p m_p pi_p                     m: gates that dropout keeps
 
     with r = dscore / sum_p m_p pi_p, where the softmax takes nothing off as sum_p r m_p pi_p (c_p - score) = 0:
-    dz = silu'(z) * r m pi * (c - score),    dh = silu'(h) * W2' dz,    dc = r m pi + m' * W1' dh / tau
+    dz = silu'(z) * r m pi * (c - score),    dh = act'(h) * W2' dz,    dc = r m pi + m' * W1' dh / tau
 
 It keeps one activation [H, N] for the way back, in the dtype of the gate's products, and a few of [P, N]. A caller with
 many pairs comes with some of them at a time (`training.parts`). `MixtureOfLogits.forward` is the plain version.
@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from rails_ray.kernels.mol_scan import Gate
+from rails_ray.kernels.mol_scan import ACTIVATIONS, Activation, Gate
 
 COLUMNS = 2048  # pairs, of which products in another dtype have a multiple
 SMALLEST_SUM = 1e-6  # of the gates that dropout keeps: with none of them a score is 0
@@ -74,7 +74,7 @@ def scores(
     others = (first, gate.first_bias, second, _by_item(gate.second_bias, num_components))
     states = (f, _by_item(u, num_components), g, _by_item(v, num_components))
     apply: Callable[..., Tensor] = _Mixture.apply
-    return apply(*states, *others, gate.temperature, kept, gate_dtype or f.dtype)
+    return apply(*states, *others, gate.temperature, kept, gate_dtype or f.dtype, gate.activation)
 
 
 class _Mixture(torch.autograd.Function):
@@ -94,6 +94,7 @@ class _Mixture(torch.autograd.Function):
         tau: float,
         kept: Kept,
         dtype: torch.dtype,
+        activation: Activation,
     ) -> Tensor:
         num_queries, num_pairs = u.shape
         num_items = g.shape[-3]
@@ -104,7 +105,7 @@ class _Mixture(torch.autograd.Function):
         inputs[:num_pairs, : cosines.shape[1]] = cosines if kept.logits is None else cosines * kept.logits
         weights = torch.cat([first / (tau * kept.share), first_bias[:, None]], dim=1).to(dtype)  # [H, P + 1]
         hidden = weights @ inputs
-        activated = F.silu(hidden)
+        activated = ACTIVATIONS[activation](hidden)
         # Contiguous, as what is made of them takes their strides.
         of_item = v.T.contiguous().unsqueeze(1) if v.dim() == 2 else v.permute(2, 0, 1).contiguous()
         z = torch.addcmul(second_bias.view(-1, 1, 1), of_item, u.T.contiguous().unsqueeze(2)).view_as(cosines)
@@ -118,7 +119,7 @@ class _Mixture(torch.autograd.Function):
             total = mixed.sum(dim=0).clamp_(min=SMALLEST_SUM)
             found = mixed.mul_(cosines).sum(dim=0).div_(total)
         context.save_for_backward(f, u, g, v, weights, second, cosines, inputs, hidden, activated, z, gates, found)
-        context.total, context.tau, context.kept = total, tau, kept
+        context.total, context.tau, context.kept, context.activation = total, tau, kept, activation
         return found.view(num_queries, num_items)
 
     @staticmethod
@@ -135,7 +136,7 @@ class _Mixture(torch.autograd.Function):
         if hidden.dtype != of_z.dtype:
             rounded = _columns(num_pairs, of_z, hidden.dtype)
             rounded[:, : of_z.shape[1]] = of_z
-        of_hidden = torch.ops.aten.silu_backward(second.to(hidden.dtype) @ rounded, hidden)  # [H, N]
+        of_hidden = _of_activation(second.to(hidden.dtype) @ rounded, hidden, context.activation)  # [H, N]
         of_weights = _over_pairs(of_hidden, inputs).to(second.dtype)
         if kept.logits is None:
             _add_product(of_cosines, weights[:, :num_pairs].T, of_hidden)
@@ -144,7 +145,15 @@ class _Mixture(torch.autograd.Function):
         of_f, of_g = _of_cosines(of_cosines, f, g)
         of_first = of_weights[:, :num_pairs] / (context.tau * kept.share)
         of_second = _over_pairs(activated, rounded).to(second.dtype)
-        return of_f, of_u, of_g, of_v, of_first, of_weights[:, -1], of_second, of_z.sum(dim=1), None, None, None
+        return of_f, of_u, of_g, of_v, of_first, of_weights[:, -1], of_second, of_z.sum(dim=1), *(None,) * 4
+
+
+def _of_activation(slope: Float[Tensor, "H N"], hidden: Float[Tensor, "H N"], activation: Activation) -> Tensor:
+    """The gradient of the hidden layer, by that of what its activation gives."""
+    aten = torch.ops.aten
+    is_relu = activation == "relu"
+    found: Tensor = aten.threshold_backward(slope, hidden, 0) if is_relu else aten.silu_backward(slope, hidden)
+    return found
 
 
 def _cosines(f: Float[Tensor, "B P_Q d"], g: Float[Tensor, "*BX P_X d"]) -> Float[Tensor, "P_X P_Q B X"]:

@@ -1,7 +1,7 @@
 """Scores of a Mixture of Logits over cached item-side state, in blocks that fit the cache; [B, X, P] is never held.
 
     c_p   = <f_pq(q), g_px(x)>                        cosines, p = p_q * P_X + p_x
-    z     = u(q) * v(x) + W2 silu(W1 c / tau + b1) + b2
+    z     = u(q) * v(x) + W2 act(W1 c / tau + b1) + b2                act: silu or relu
     score = sum_p e^{silu(z_p)} c_p / sum_p e^{silu(z_p)}
 
 As the gates are convex, score <= max_p c_p. An item whose maximum lies below `floor`, under which no score is of use,
@@ -16,9 +16,9 @@ and item.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,17 +29,20 @@ BLOCK_PAIRS = 2**19  # B * x * P of a block: its cosines take 2 MB, which stay i
 GPU_BLOCK_PAIRS = 2**23  # 32 MB: a GPU has no such cache, and waits for its kernels to be launched
 LARGEST_EXPONENT = 60.0  # e^60 is far from the end of float32, and so is a sum of P of them
 KEPT_NUMBERS = 2**24  # 64 MB: what a search of more candidates takes, it gives back
+Activation = Literal["silu", "relu"]
+ACTIVATIONS: dict[Activation, Callable[..., Any]] = {"silu": F.silu, "relu": F.relu}
 PRUNED_SHARE = 0.6  # of a block's items must need a gate for gathering them to cost more than it saves
 
 
 class Gate(NamedTuple):
-    """w(l), the part of the gate that reads the component logits: two layers, SiLU between."""
+    """w(l), the part of the gate that reads the component logits: two layers, an activation between."""
 
     first: Float[Tensor, "H P"]
     first_bias: Float[Tensor, " H"]
     second: Float[Tensor, "P H"]
     second_bias: Float[Tensor, " P"]
     temperature: float
+    activation: Activation = "silu"
 
 
 def plain_scores(
@@ -51,7 +54,7 @@ def plain_scores(
 ) -> Float[Tensor, "B X"]:
     """The equation, term by term and all at once: what `MolScan` must equal."""
     cosines = torch.einsum("bqd,xpd->bxqp", f, g).flatten(start_dim=2)  # [B, X, P]
-    hidden = F.silu(F.linear(cosines / gate.temperature, gate.first, gate.first_bias))
+    hidden = ACTIVATIONS[gate.activation](F.linear(cosines / gate.temperature, gate.first, gate.first_bias))
     z = u[:, None] * v + F.linear(hidden, gate.second, gate.second_bias)
     return (F.softmax(z * torch.sigmoid(z), dim=-1) * cosines).sum(dim=-1)
 
@@ -185,6 +188,7 @@ class _Prepared(NamedTuple):
     first_bias: Float[Tensor, "H 1"]
     second: Float[Tensor, "P H"]
     second_bias: Float[Tensor, "P 1 1"]
+    activate: Callable[..., Any]
     order: Int[Tensor, " P"]
 
 
@@ -201,6 +205,7 @@ def _prepared(gate: Gate, order: Int[Tensor, " P"], dtype: torch.dtype | None) -
         first_bias=gate.first_bias.unsqueeze(1).clone(),
         second=gate.second[order].to(dtype),
         second_bias=gate.second_bias[order].view(-1, 1, 1),
+        activate=ACTIVATIONS[gate.activation],
         order=order,
     )
 
@@ -265,10 +270,10 @@ def _mixture(
     """
     if gate.first.dtype == cosines.dtype:
         hidden = torch.mm(gate.first, cosines, out=space.of("hidden", len(gate.first), cosines.shape[1]))
-        z.addmm_(gate.second, F.silu(hidden.add_(gate.first_bias), inplace=True))
+        z.addmm_(gate.second, gate.activate(hidden.add_(gate.first_bias), inplace=True))
     else:
         hidden = gate.first @ cosines.to(gate.first.dtype)
-        z.add_(gate.second @ F.silu(hidden.add_(gate.first_bias.to(hidden.dtype)), inplace=True))
+        z.add_(gate.second @ gate.activate(hidden.add_(gate.first_bias.to(hidden.dtype)), inplace=True))
     F.silu(z, inplace=True)
     # A GPU subtracts at once: to look would be to wait for it. NaN, of one item, must not keep the others from it.
     if z.is_cuda or (z.numel() and not z.amax() <= LARGEST_EXPONENT):

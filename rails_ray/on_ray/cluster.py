@@ -31,6 +31,13 @@ def reserved_device() -> str:
     return "cuda" if has_gpu else "cpu"
 
 
+def reserved_share() -> float:
+    """The number of GPUs, or the part of one, that Ray has reserved for this task or replica; 1 without a cluster."""
+    if not ray.is_initialized():
+        return 1.0
+    return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 1.0))
+
+
 @contextmanager
 def cluster(num_cpus: int = 4) -> Iterator[bool]:
     """Inside the block the process is connected to Ray. Yields whether the cluster is our own.

@@ -34,6 +34,7 @@ def encode(
     num_workers: int = 1,
     part_items: int = PART_ITEMS,
     use_gpu: bool | None = None,
+    worker_gpus: float = 1.0,
     data: DataConfig | None = None,
     stored: Mapping[str, Any] = {},
     new_codes: NewCodes = "least_loaded",
@@ -59,7 +60,8 @@ def encode(
             by a hash of the item's id, in which an item stays when others come and go.
         num_workers: encoding tasks that run at the same time.
         part_items: most items in a part; each task loses at most one part if encoding is interrupted.
-        use_gpu: one GPU per task; by default if the cluster has enough of them.
+        use_gpu: whether tasks have GPUs; by default if the cluster has enough of them.
+        worker_gpus: GPUs, or part of one, of each task that has any.
         data: data whose items to encode, such as newer data; by default the data in the run's config. Without a folder,
             its tables take the place of the run's.
         stored: how to store items, where it differs from the run's config: `items`, `index` and `index_of` as in
@@ -88,6 +90,7 @@ def encode(
         num_workers=num_workers,
         part_items=part_items,
         use_gpu=use_gpu,
+        worker_gpus=worker_gpus,
         data=data,
         stored=stored,
         new_codes=new_codes,
@@ -126,13 +129,13 @@ class OnRay:
         self,
         work: EncodingWork,
         num_workers: int,
-        use_gpu: bool,
+        num_gpus: float,
         items_done: Callable[[Shown], tuple[int, int, str]],
         on_progress: OnProgress | None,
     ) -> None:
         board: Any = None if on_progress is None else new_board()
         work = replace(work, device=reserved_device, counted=partial(_counted, board))
-        write = partial(run_tasks, work, len(work.tasks), num_workers, int(use_gpu))
+        write = partial(run_tasks, work, len(work.tasks), num_workers, num_gpus)
         if on_progress is None:
             write()
             return

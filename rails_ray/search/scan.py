@@ -15,9 +15,9 @@ from torch import Tensor
 
 from rails_ray.kernels.reaching import num_reaching, reaching
 from rails_ray.kernels.top_k import TopK, merge, merge_in_row_order, select
-from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.gpu_scan import scan_on_gpu
+from rails_ray.search.spec import LEAST, SearchResult, SearchSpec
 
-LEAST = torch.finfo(torch.float32).min  # the least score that an item can be found with: -inf marks none
 MANY = 16  # if more than one score in so many reaches a threshold, the best are selected of all
 
 
@@ -100,6 +100,8 @@ def scan(
     device: torch.device | None = None,
 ) -> SearchResult:
     """Search `num_items` items, all scored, from consecutive blocks (first item row, scores)."""
+    if device is not None and device.type == "cuda":
+        return scan_on_gpu(blocks, spec, num_queries, num_items, device)
     running = Scan(spec)
     for first_row, scores in blocks:
         running.add(first_row, scores)

@@ -19,6 +19,8 @@ from torch import Tensor
 from rails_ray.kernels.top_k import TopK, select
 from rails_ray.search.masks import Mask
 
+LEAST = torch.finfo(torch.float32).min  # the least score that an item can be found with: -inf marks none
+
 
 @dataclass(frozen=True)
 class SearchSpec:
@@ -42,7 +44,8 @@ class SearchSpec:
             raise ValueError(f"k must be at least 1, got {self.k}")
         if not 0 <= self.at_least <= self.k:
             raise ValueError(f"at_least must be at least 0 and at most the k of {self.k}, got {self.at_least}")
-        if self.threshold is not None and self.threshold.isnan().any():
+        # On a GPU this would wait for it: thresholds are checked before they are brought there.
+        if self.threshold is not None and self.threshold.is_cpu and self.threshold.isnan().any():
             number = int(self.threshold.isnan().nonzero()[0])
             raise ValueError(f"threshold must not be NaN, got NaN for query {number}")
 
@@ -133,6 +136,10 @@ class SearchResult(TopK):
         """Return the result in a device's memory."""
         names = ("scores", "item_rows", "bound", "is_truncated", "num_scored")
         return SearchResult(**{name: getattr(self, name).to(device) for name in names}, reasons=self.reasons)
+
+    def first(self, num: int) -> "SearchResult":
+        """Return the first so many places of each list."""
+        return replace(self, scores=self.scores[:, :num], item_rows=self.item_rows[:, :num])
 
     def of_queries(self, lines: Int[Tensor, " b"]) -> "SearchResult":
         """Select the results of some queries, in this order."""

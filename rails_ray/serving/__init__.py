@@ -36,6 +36,8 @@
 | `traffic`             | all of these, for any server                                             |
 | `golden`              | the example query that a version answers before it takes over            |
 | `room`                | room in memory for a further version                                     |
+| `gpu_room`            | room on a GPU for a version, by its manifest                             |
+| `gpu_faults`          | what CUDA says of a GPU that fails, as our errors                        |
 | `following`           | another version takes over while a server runs                           |
 | `item_changes`        | items that clients add and delete                                        |
 | `loaded`              | a version in the memory of one process                                   |

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rails_ray.search.rounds import AskRanker, AskShards, Done, Rounds, next_step
+from rails_ray.serving.gpu_faults import gpu_failures
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.short_work import Slowest
 
@@ -27,6 +28,11 @@ class HeldShards:
         self._others = ThreadPoolExecutor(len(shards) - 1, "shard") if len(shards) > 1 else None
         self._slowest = Slowest()  # of the first shard, by what is asked of it
 
+    @property
+    def gpu_scans(self) -> list[str]:
+        """How GPUs scan the items: "fused", or why not by the fused kernel; empty on a CPU."""
+        return sorted({shard.gpu_scan for shard in self.shards if shard.gpu_scan is not None})
+
     def advance(self, rounds: Rounds[Value], answers: Sequence[Any] | None = None) -> AskRanker | Done:
         """Carry out rounds until they end, or ask the heavy ranker.
 
@@ -39,7 +45,9 @@ class HeldShards:
         return step
 
     def _answers(self, step: AskShards) -> list[Any]:
-        calls = [partial(getattr(shard, step.method), *step.arguments) for shard in self.shards]
+        calls = [
+            partial(gpu_failures(shard.device)(getattr(shard, step.method)), *step.arguments) for shard in self.shards
+        ]
         if self._others is None:
             return [calls[0]()]
         if self._slowest[step.method] <= SHORT_S:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rails_ray.errors import RailsRayError
 from rails_ray.families.version import Version
+from rails_ray.serving.gpu_room import check_gpu_room
 from rails_ray.serving.heap import trim
 from rails_ray.serving.room import check_room
 from rails_ray.serving.shard_search import ShardSearch, missing_bytes
@@ -38,10 +39,12 @@ class HeldVersions:
 
     Args:
         first: name of the version to begin with; None for the current one.
+        share: part of a GPU that this process may take.
 
     Raises:
         NotFoundError: if there is no such version.
         DamagedError: if a file of it differs from its manifest.
+        UnavailableError: if the GPU has no room for it.
     """
 
     def __init__(
@@ -50,12 +53,15 @@ class HeldVersions:
         shard: int,
         first: str | None,
         device: str = "cpu",
+        share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage, self._shard, self._device, self._clock = storage, shard, device, clock
+        self._storage, self._shard, self._clock = storage, shard, clock
+        self._device, self._share = device, share
         self._loading, self._lock = dict[str, threading.Thread](), threading.Lock()
         self._refused = dict[str, tuple[str, float]]()  # why, and when
         opened = Version.published(storage, first)
+        check_gpu_room(opened, {shard: None}, device, share)
         self.newest = HeldVersion(opened, ShardSearch(opened, shard, device), clock())
         self._held = {self.newest.identity: self.newest}
 
@@ -95,6 +101,7 @@ class HeldVersions:
             if num_shards != own:
                 raise ValueError(f"version {name} must have {own} shards, got {num_shards}: deploy it anew")
             check_room(missing_bytes(version, self._shard, former.search), name)
+            check_gpu_room(version, {self._shard: former.search}, self._device, self._share)
             search = ShardSearch(version.after(former.version), self._shard, self._device, former.search)
             with self._lock:
                 self.newest = HeldVersion(version, search, self._clock())

@@ -10,6 +10,7 @@ import torch
 from rails_ray.families.version import Version
 from rails_ray.serving.engine import Engine
 from rails_ray.serving.golden import golden_search
+from rails_ray.serving.gpu_room import check_gpu_room
 from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.shard_search import ShardSearch, missing_bytes
 
@@ -31,9 +32,13 @@ class Loaded:
         Args:
             former: a version that is loaded, which this one shares what it can with.
             options: of the engine.
+
+        Raises:
+            UnavailableError: if the GPU has no room for it.
         """
-        engine = Engine(version, device=device, **options)
         before = [None] * version.num_shards if former is None else former.shards_for(version)
+        check_gpu_room(version, dict(enumerate(before)), device)
+        engine = Engine(version, device=device, **options)
         shards = [ShardSearch(version, shard, device, before[shard]) for shard in range(version.num_shards)]
         engine.search_defaults.check(shards[0].searcher.methods)
         return cls(version, engine, shards, HeldShards(shards))

@@ -177,7 +177,8 @@ class LocalVersion:
         """Return the facts, and what a server says of its traffic; this process measures feedback alone."""
         traffic = {"shadow": RunningMean().to_dict("recall"), "drift": Distance().to_dict()}
         served = {"served_since": f"{self.loaded.since:%Y-%m-%dT%H:%M:%SZ}", "follows_every_s": None}
-        own = {"ranker": self.ranker_path, "feedback": self._feedback.judged.to_dict()}
+        own: dict[str, Any] = {"ranker": self.ranker_path, "feedback": self._feedback.judged.to_dict()}
+        own["gpu_scans"] = self.loaded.held.gpu_scans
         return {**self.facts, **own, **served, **traffic}
 
     def search(

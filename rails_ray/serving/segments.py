@@ -23,7 +23,7 @@ from rails_ray.families.served_family import NO_INDEXES
 from rails_ray.families.shards import Items, with_vectors_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.modules.similarities.states import AnyItems, concatenate, map_tensors, take
+from rails_ray.modules.similarities.states import AnyItems, concatenate, on_device, take
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.segmented import Segmented
@@ -59,7 +59,7 @@ class Segment:
         if device == "cpu":
             items = replace(items, state=with_vectors_of(indexes, items.state))
         items.item_ids.prepare()
-        state = map_tensors(lambda tensor: tensor.to(device), items.state)
+        state = on_device(items.state, device)
         zeros = version.family.zero_rows(items.state).numpy()
         return cls(items, version.family.searcher(similarity, state, indexes), zeros, files)
 

@@ -49,8 +49,9 @@ class ShardRequest:
 
     def spec(self, mask: Mask | None = None, device: str | None = None) -> SearchSpec:
         """Compute what a search on a device must find."""
-        threshold = None if self.threshold is None else torch.tensor(self.threshold, device=device)
-        return SearchSpec(self.k, threshold, self.at_least, mask)
+        threshold = None if self.threshold is None else torch.tensor(self.threshold)
+        spec = SearchSpec(self.k, threshold, self.at_least, mask)  # checks it, before it is on a GPU
+        return spec if threshold is None else replace(spec, threshold=threshold.to(device or "cpu"))
 
 
 @dataclass(frozen=True)

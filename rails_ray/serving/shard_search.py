@@ -19,9 +19,10 @@ from rails_ray.cutoffs.temperatures import tempered
 from rails_ray.families.shards import Items, base_of, deltas_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors, take
+from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors, on_device, take
 from rails_ray.search.masks import Exclusions, Mask, Remaining
 from rails_ray.search.methods import ExactSearch
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, joined, nothing
@@ -31,7 +32,7 @@ from rails_ray.serving.scope import EVERYTHING, Group, Scope, groups_of, of_each
 from rails_ray.serving.segments import HeldItems, Segment
 from rails_ray.serving.shard_messages import ShardExplanation, ShardItems, ShardRequest, ShardResponse
 from rails_ray.stopwatch import noted
-from rails_ray.storage.described import FileEntry
+from rails_ray.storage.described import IndexEntry, PartEntry
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.numbers import values_at
 
@@ -98,6 +99,13 @@ class ShardSearch:
         """The searcher of all rows."""
         return self.held.searcher
 
+    @property
+    def gpu_scan(self) -> str | None:
+        """How a GPU scans the items of the base: "fused", or why not by the fused kernel; None where none is for
+        them."""
+        exact = getattr(self.held.segments[0].searcher, "exact", None)
+        return exact.kernel if isinstance(exact, GpuScan) else None
+
     def of_rows(self, rows: NDArray[np.int64]) -> "ShardSearch":
         """The search of some of the shard's items, one at least, as if there were no others, without its indexes."""
         found = copy(self)
@@ -109,8 +117,7 @@ class ShardSearch:
         return Segment(items, self._searcher_of(items.state), self._family.zero_rows(items.state).numpy())
 
     def _searcher_of(self, state: AnyItems) -> Searcher[Any]:
-        on_device = map_tensors(lambda tensor: tensor.to(self.device), state)
-        return self._family.searcher(self._similarity, on_device)
+        return self._family.searcher(self._similarity, on_device(state, self.device))
 
     def __len__(self) -> int:
         """Number of items that are not hidden."""
@@ -306,14 +313,27 @@ def _files_of_deltas(version: Version, shard: int) -> tuple[str, ...]:
     return tuple(entry.path for part in parts for entry in (part, part.hidden) if entry is not None)
 
 
-def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
-    """The size of the files of a shard that are read beside a former search of it: its deltas, and its base if that has
+def missing_parts(version: Version, shard: int, former: ShardSearch | None) -> list[PartEntry]:
+    """The parts of a shard that are read beside a former search of it: of its deltas, and of its base if that has
     another."""
-    files: list[FileEntry] = [*deltas_of(version.described, shard)]
-    if former is None or former.base_files != base_files(version, shard):
-        files += base_of(version.described, shard)
-        files += (entry for entry in version.described.indexes if entry.shard == shard)
-    return sum(entry.size_bytes for entry in files)
+    deltas = deltas_of(version.described, shard)
+    return deltas if _shares_base(version, shard, former) else [*base_of(version.described, shard), *deltas]
+
+
+def missing_indexes(version: Version, shard: int, former: ShardSearch | None) -> list[IndexEntry]:
+    """The indexes of a shard that are read beside a former search of it."""
+    is_shared = _shares_base(version, shard, former)
+    return [] if is_shared else [entry for entry in version.described.indexes if entry.shard == shard]
+
+
+def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
+    """The size of the files of a shard that are read beside a former search of it."""
+    entries = (*missing_parts(version, shard, former), *missing_indexes(version, shard, former))
+    return sum(entry.size_bytes for entry in entries)
+
+
+def _shares_base(version: Version, shard: int, former: ShardSearch | None) -> bool:
+    return former is not None and former.base_files == base_files(version, shard)
 
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:

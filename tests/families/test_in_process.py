@@ -15,7 +15,7 @@ import torch
 from rails_ray.cli.main import main
 from rails_ray.families import running
 from rails_ray.families.config import DataConfig
-from rails_ray.families.encoding import EncodeOptions, ShardBy, encode
+from rails_ray.families.encoding import EncodeOptions, ShardBy, encode, whole_gpus
 from rails_ray.families.in_process import InProcess
 from rails_ray.families.recipes import by_name
 from rails_ray.families.version import Version
@@ -81,12 +81,45 @@ def test_a_gpu_that_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
+    ("num_workers", "worker_gpus", "expected"),
+    [(3, 1.0, 3), (3, 2.0, 6), (4, 0.25, 1), (5, 0.25, 2), (5, 0.4, 3), (2, 0.6, 2), (1, 0.1, 1)],
+)
+def test_parts_of_a_gpu_are_of_one_gpu(num_workers: int, worker_gpus: float, expected: int) -> None:
+    assert whole_gpus(num_workers, worker_gpus) == expected
+
+
+def test_workers_have_the_part_of_a_gpu_that_is_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved = list[tuple[int, float]]()
+
+    class Counting(InProcess):
+        """Of two GPUs, that are the CPU."""
+
+        def has_gpus(self, number: int) -> bool:
+            return number <= 2
+
+        def write(self, work: Any, num_workers: int, num_gpus: float, *how: Any) -> None:
+            reserved.append((num_workers, num_gpus))
+            super().write(work, 1, 0.0, *how)
+
+    for version, options in {
+        "fits": EncodeOptions(num_workers=8, worker_gpus=0.25),
+        "none": EncodeOptions(num_workers=9, worker_gpus=0.25),
+        "asked": EncodeOptions(num_workers=9, worker_gpus=0.25, use_gpu=True),
+        "refused": EncodeOptions(num_workers=1, use_gpu=False),
+    }.items():
+        encode(Counting(), str(root), "r", replace(options, version=version))
+    assert reserved == [(8, 0.25), (9, 0.0), (9, 0.25), (1, 0.0)]
+
+
+@pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({"num_workers": 0}, "num_workers must be at least 1, got 0"),
         ({"part_items": 0}, "part_items must be at least 1, got 0"),
         ({"num_shards": -1}, "num_shards must be at least 1, got -1"),
         ({"min_chunks": 0}, "min_chunks must be at least 1, got 0"),
+        ({"worker_gpus": 0}, "worker_gpus must be a part of one GPU or a whole number above 0, got 0: for none set .*"),
+        ({"worker_gpus": 1.5}, "worker_gpus must be a part of one GPU or a whole number above 0, got 1.5: for none.*"),
         ({"shard_by": "size"}, "shard_by must be one of position, hash, got 'size'"),
         ({"new_codes": "random"}, "new_codes must be one of least_loaded, predicted, got 'random'"),
     ],

@@ -151,8 +151,8 @@ def test_gpus_are_asked_for_by_the_gpu_overlay_alone(overlay: str, has_gpus: boo
             expected = has_gpus and node_type == "worker"
             assert ("nvidia.com/gpu" in resources["limits"]) == expected, (named(manifest), node_type)
             assert resources["limits"].get("nvidia.com/gpu") == resources["requests"].get("nvidia.com/gpu")
-    for options in deployments(serve_config(overlay)).values():
-        assert ("num_gpus" in options["ray_actor_options"]) == has_gpus
+    for name, options in deployments(serve_config(overlay)).items():
+        assert ("num_gpus" in options["ray_actor_options"]) == (has_gpus and name != "Router")
 
 
 def test_a_job_finds_a_gpu_for_each_of_its_workers_when_it_starts() -> None:

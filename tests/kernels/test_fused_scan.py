@@ -14,11 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rails_ray.kernels import fused_scan, top_k
-from rails_ray.kernels.mol_scan import Gate, plain_scores
+from rails_ray.kernels.mol_scan import Activation, Gate, plain_scores
 
 pytest.importorskip("triton", reason="needs Triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOOKS = (8, 8, 32, 128)  # P_Q, P_X, d, H
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said() -> None:
+    fused_scan._warn.cache_clear()
 
 
 def drawn(
@@ -37,6 +42,7 @@ def drawn(
     return gate, [f, normal(num_queries, num), g, normal(num_items, num)]
 
 
+@pytest.mark.parametrize("activation", ["silu", "relu"])
 @pytest.mark.parametrize(
     ("shape", "num_queries", "num_items"),
     [
@@ -52,12 +58,25 @@ def drawn(
         ((2, 2, 4, 4), 0, 3),
     ],
 )
-def test_scores_equal_the_plain_version(shape: tuple[int, int, int, int], num_queries: int, num_items: int) -> None:
+def test_scores_equal_the_plain_version(
+    shape: tuple[int, int, int, int], num_queries: int, num_items: int, activation: Activation
+) -> None:
     gate, states = drawn(shape, num_queries, num_items)
+    gate = gate._replace(activation=activation)
     expected = plain_scores(*states, gate)
     for operand, tolerance in ((torch.float32, 2e-6), (torch.float16, 2e-3)):
         scan = fused_scan.FusedScan(gate, shape[:2], shape[2], operand)
         assert torch.allclose(scan.scores(*states), expected, atol=tolerance, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's arithmetic
+def test_a_relu_loses_nothing_that_is_not_a_number() -> None:
+    gate, (f, u, g, v) = drawn((2, 4, 16, 16), 3, 20)
+    scan = fused_scan.FusedScan(gate._replace(activation="relu"), (2, 4), 16, torch.float32)
+    v[7, 2] = g[9, 0, 0] = torch.nan
+    scores = scan.scores(f, u, g, v)
+    assert scores[:, [7, 9]].isposinf().all()
+    assert scores.isfinite().sum() == 3 * 18
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])
@@ -116,7 +135,7 @@ def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
 ) -> None:
     gate, _ = drawn((2, 4, 16, 16), 3, 20)
     scan = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
-    assert scan is not None
+    assert isinstance(scan, fused_scan.FusedScan)
     assert not caplog.records
     right = scan.kernel.mol_scores
 
@@ -135,8 +154,11 @@ def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
     wrong = SimpleNamespace(mol_scores=Wrong(), IS_INTERPRETED=False)
     monkeypatch.setattr(fused_scan, "_kernel", lambda: wrong)
     with caplog.at_level(logging.WARNING):
-        assert fused_scan.fused_scan(gate, (2, 4), 16, torch.float32) is None
-    assert re.search(r"without the fused kernel.*compiled wrongly: scores are off by", caplog.text)
+        for _ in range(3):  # as shards and versions do
+            reason = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
+            assert re.fullmatch(r"it is compiled wrongly: scores are off by [\d.]+ of their spread", str(reason))
+    [message] = caplog.messages
+    assert message == f"a GPU scans without the fused kernel, at a tenth of its speed: {reason}"
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -144,28 +166,38 @@ def test_a_gate_that_does_not_fit_and_a_compiler_that_fails_are_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     large, _ = drawn((32, 16, 4, 16), 1, 1)
-    assert fused_scan.fused_scan(large, (32, 16), 4, torch.float32) is None
-    assert "a gate of 512 pairs and 16 hidden units does not fit a program" in caplog.text
+    reasons = [fused_scan.fused_scan(large, (32, 16), 4, torch.float32)]
+    assert reasons == ["a gate of 512 pairs and 16 hidden units does not fit a program"]
     gate, _ = drawn((2, 4, 16, 16), 1, 1)
-    monkeypatch.setattr(fused_scan, "FusedScan", lambda *_: 1 / 0)
-    assert fused_scan.fused_scan(gate, (2, 4), 16, torch.float32) is None
-    assert "it could not be compiled: ZeroDivisionError" in caplog.text
+    for error in (
+        RuntimeError("CUDA driver version is insufficient for CUDA runtime version"),
+        NotImplementedError("sm_37 has no such instruction"),
+    ):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(fused_scan, "FusedScan", fail)
+        reasons.append(fused_scan.fused_scan(gate, (2, 4), 16, torch.float32))
+        assert reasons[-1] == f"it could not be compiled: {type(error).__name__}: {error}"
+    assert [message.partition(": ")[2] for message in caplog.messages] == reasons
 
 
-@pytest.mark.parametrize(
-    ("kernel", "reason"),
-    [
-        (None, "triton 3.7.1 or later is not installed"),
-        (SimpleNamespace(IS_INTERPRETED=True), "TRITON_INTERPRET must not be set where a GPU scans"),
-    ],
-)
 def test_without_a_compiler_the_other_scan_is_used_and_it_is_said_why(
-    kernel: object, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fused_scan, "_kernel", lambda: kernel)
+    monkeypatch.setattr(fused_scan, "_kernel", lambda: None)
     gate, _ = drawn((2, 4, 16, 16), 1, 1)
-    assert fused_scan.fused_scan(gate, (2, 4), 16, torch.float32) is None
+    reason = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
+    assert reason == "triton 3.7.1 or later is not installed: pip install 'rails-ray[gpu]'"
     assert reason in caplog.text
+
+
+def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_scan, "_kernel", lambda: SimpleNamespace(IS_INTERPRETED=True))
+    gate, _ = drawn((2, 4, 16, 16), 1, 1)
+    with pytest.raises(ValueError, match="TRITON_INTERPRET must not be set where a GPU scans, got 1: unset it, and st"):
+        fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
 
 
 def test_an_old_triton_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,12 +222,12 @@ from triton.compiler import ASTSource
 from rails_ray.kernels import fused_kernel
 from rails_ray.kernels.fused_scan import Tiling
 
-capability, is_single = int(sys.argv[1]), bool(int(sys.argv[2]))
+capability, is_single, is_relu = int(sys.argv[1]), bool(int(sys.argv[2])), bool(int(sys.argv[4]))
 kernel = fused_kernel.mol_scores
 kinds = dict(f="*fp16", u="*fp32", g="*fp32", v="*fp32", w1="*fp16", b1="*fp32", w2="*fp16", b2="*fp32",
              out="*fp32", num="i32", num_queries="i32", queries_each="i32")
 tiling = vars(Tiling.of((8, 8), 32, 128, is_single=is_single))
-constants = {**tiling, "HAS_TANH": True, "PRECISION": "ieee"}
+constants = {**tiling, "IS_RELU": is_relu, "HAS_TANH": True, "PRECISION": "ieee"}
 signature = {**kinds, **dict.fromkeys(constants, "constexpr")}
 names = kernel.arg_names
 aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in kinds.items() if kind[0] == "*"}
@@ -211,15 +243,15 @@ print(*(f"{word}={ptx.count(word)}" for word in ("wgmma.mma_async", "mma.sync", 
 @pytest.mark.parametrize(
     ("capability", "instruction"), [(80, "mma.sync"), (90, "wgmma.mma_async"), (100, "tcgen05.mma")]
 )
-@pytest.mark.parametrize("is_single", [0, 1])
+@pytest.mark.parametrize(("is_single", "is_relu"), [(0, 0), (1, 0), (0, 1)])
 def test_it_compiles_for_gpus_that_are_not_here(
-    capability: int, instruction: str, is_single: int, tmp_path: Path
+    capability: int, instruction: str, is_single: int, is_relu: int, tmp_path: Path
 ) -> None:
     """To the instructions of matrix units, within a multiprocessor's memory, and on Hopper without spills."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     binary = tmp_path / "cubin"
-    command = [sys.executable, "-c", COMPILE, str(capability), str(is_single), str(binary)]
+    command = [sys.executable, "-c", COMPILE, str(capability), str(is_single), str(binary), str(is_relu)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     *counts, shared = done.stdout.split()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rails_ray.kernels import mol_gradient
+from rails_ray.kernels.mol_scan import Activation
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
 from support.examples import random_states, small_mixture
@@ -18,20 +19,32 @@ def leaves_of(mixture: MixtureOfLogits, query: QueryState, items: ItemState) -> 
     return [*(state.requires_grad_() for state in states), *mixture.parameters()]
 
 
-def doubled(b: int, x: int, p_q: int, p_x: int, seed: int, own: bool) -> tuple[MixtureOfLogits, QueryState, ItemState]:
+def doubled(
+    b: int, x: int, p_q: int, p_x: int, seed: int, own: bool, activation: Activation = "silu"
+) -> tuple[MixtureOfLogits, QueryState, ItemState]:
     """With candidates of each query's own if asked: x items of three times as many."""
     states = random_states(b, 3 * x, p_q=p_q, p_x=p_x, seed=seed)
     query, items = (map_tensors(torch.Tensor.double, state) for state in states)
     if own:
         rows = torch.randint(3 * x or 1, (b, x), generator=torch.Generator().manual_seed(seed))
         items = take(items, rows) if x else map_tensors(lambda tensor: tensor.new_empty(b, 0, *tensor.shape[1:]), items)
-    return small_mixture(p_q, p_x, seed).double(), query, items
+    return small_mixture(p_q, p_x, seed, activation).double(), query, items
 
 
 @tried(40)
-@given(st.integers(0, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5), st.booleans())
-def test_scores_and_gradients_are_the_plain_versions(b: int, x: int, p_q: int, p_x: int, seed: int, own: bool) -> None:
-    mixture, query, items = doubled(b, x, p_q, p_x, seed, own)
+@given(
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from(["silu", "relu"]),
+)
+def test_scores_and_gradients_are_the_plain_versions(
+    b: int, x: int, p_q: int, p_x: int, seed: int, own: bool, activation: Activation
+) -> None:
+    mixture, query, items = doubled(b, x, p_q, p_x, seed, own, activation)
     leaves = leaves_of(mixture, query, items)
     plain = mixture(query, items).scores
     by_hand = mixture.training_scores(query, items)
@@ -44,8 +57,9 @@ def test_scores_and_gradients_are_the_plain_versions(b: int, x: int, p_q: int, p
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_with_dropout_the_gradient_is_the_slope(own: bool) -> None:
-    mixture, query, items = doubled(3, 4, 2, 3, 0, own)
+@pytest.mark.parametrize("activation", ["silu", "relu"])
+def test_with_dropout_the_gradient_is_the_slope(own: bool, activation: Activation) -> None:
+    mixture, query, items = doubled(3, 4, 2, 3, 0, own, activation)
     gate = mixture.gate_weights()
     kept = mol_gradient.drawn(
         (6, query.components.shape[0] * items.components.shape[-3]), 0.3, 0.4, torch.device("cpu")

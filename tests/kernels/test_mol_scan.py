@@ -34,18 +34,28 @@ def of_books(num_queries: int, num_items: int, seed: int = 0) -> tuple[MixtureOf
     return mixture, *random_states(num_queries, num_items, p_q=8, p_x=8, width=32, seed=seed)
 
 
-def test_the_plain_version_equals_the_equation() -> None:
+@pytest.mark.parametrize("activation", ["silu", "relu"])
+def test_the_plain_version_equals_the_equation(activation: mol_scan.Activation) -> None:
     """`MixtureOfLogits`, which is tested against loops."""
     query, items = random_states(4, 9)
-    mixture = small_mixture().double()
+    mixture = small_mixture(activation=activation).double()
     query, items = map_tensors(torch.Tensor.double, query), map_tensors(torch.Tensor.double, items)
     assert torch.allclose(double_scores(mixture, query, items), mixture(query, items).scores, atol=1e-12)
 
 
-@given(st.integers(0, 3), st.integers(0, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5))
-def test_scores_equal_the_plain_version_in_float64(b: int, x: int, p_q: int, p_x: int, seed: int) -> None:
+@given(
+    st.integers(0, 3),
+    st.integers(0, 30),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.sampled_from(["silu", "relu"]),
+)
+def test_scores_equal_the_plain_version_in_float64(
+    b: int, x: int, p_q: int, p_x: int, seed: int, activation: mol_scan.Activation
+) -> None:
     query, items = random_states(b, x, p_q=p_q, p_x=p_x, seed=seed)
-    mixture = small_mixture(p_q, p_x, seed)
+    mixture = small_mixture(p_q, p_x, seed, activation)
     assert torch.allclose(mixture.scores(query, items).double(), double_scores(mixture, query, items), atol=1e-4)
 
 

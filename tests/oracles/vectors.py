@@ -32,9 +32,11 @@ def linear(weight: Matrix, bias: Vector, x: Vector) -> list[float]:
     return [dot(line, x) + b for line, b in zip(weight, bias, strict=True)]
 
 
-def two_layers(first: tuple[Matrix, Vector], second: tuple[Matrix, Vector], x: Vector) -> list[float]:
-    """Linear, SiLU, linear."""
-    hidden = [h * sigmoid(h) for h in linear(*first, x)]
+def two_layers(
+    first: tuple[Matrix, Vector], second: tuple[Matrix, Vector], x: Vector, activation: str = "silu"
+) -> list[float]:
+    """Linear, SiLU or ReLU, linear."""
+    hidden = [max(h, 0.0) if activation == "relu" else h * sigmoid(h) for h in linear(*first, x)]
     return linear(*second, hidden)
 
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rails_ray import local
 from rails_ray.families import calibrations, default_searches
 from rails_ray.schema.requests import SearchRequest
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.serving import following
 from rails_ray.serving.engine import Limits
 from rails_ray.serving.http import query_log
@@ -220,6 +221,15 @@ def test_what_live_queries_told_begins_anew_and_counts_go_on(folder: Path, caplo
 def test_a_server_that_does_not_follow_says_so(folder: Path) -> None:
     index = SingleProcessServer(local.open(str(folder))).index()
     assert index["follows_every_s"] is None
+
+
+def test_a_server_says_how_a_gpu_scans(folder: Path) -> None:
+    server = SingleProcessServer(local.open(str(folder)))
+    assert server.index()["gpu_scans"] == server.version.index()["gpu_scans"] == []
+    searcher: Any = server.loaded.shards[0].searcher
+    searcher.exact = GpuScan(searcher.brute_force, None, kernel="triton 3.7.1 or later is not installed")
+    for told in (server, server.version):
+        assert told.index()["gpu_scans"] == ["triton 3.7.1 or later is not installed"]
 
 
 def test_a_server_begins_with_what_is_current_now(folder: Path) -> None:

@@ -28,7 +28,7 @@ def threads_of(took_s: float, num_steps: int) -> list[int]:
             assert (yield AskShards("work", (step,))) == [step] * 3
         return 7
 
-    shards: list[Any] = [SimpleNamespace(work=work) for _ in range(3)]
+    shards: list[Any] = [SimpleNamespace(device="cpu", work=work) for _ in range(3)]
     assert HeldShards(shards).advance(rounds()) == Done(7)
     return [len(own) for own in threads]
 
@@ -47,7 +47,7 @@ def test_it_ends_where_the_ranker_is_asked_and_goes_on_with_its_answer() -> None
     def rounds() -> Rounds[Any]:
         return [(yield AskShards("work", (1,))), (yield AskRanker([])), (yield AskShards("work", (2,)))]
 
-    one: Any = SimpleNamespace(work=lambda number: number)
+    one: Any = SimpleNamespace(device="cpu", work=lambda number: number)
     held, begun = HeldShards([one]), rounds()
     assert held.advance(begun) == AskRanker([])
     assert held.advance(begun, ["scores"]) == Done([[1], ["scores"], [2]])
@@ -60,7 +60,7 @@ def test_a_shard_that_fails_fails_the_rounds() -> None:
     def rounds() -> Rounds[Any]:
         return (yield AskShards("work", (1,)))
 
-    shards: list[Any] = [SimpleNamespace(work=work) for _ in range(2)]
+    shards: list[Any] = [SimpleNamespace(device="cpu", work=work) for _ in range(2)]
     held = HeldShards(shards)
     for _ in range(2):  # by threads, then without
         with pytest.raises(ValueError, match="no items of 1"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -91,10 +91,14 @@ def encode(storage: Storage, version: str, shard_items: list[int]) -> Encoded:
     return parts.finish(storage, version, planned, run="r", query=query, files=files.items(), cutoff_mass=0.9)
 
 
-def small_mixture(p_q: int = 2, p_x: int = 3, seed: int = 0) -> MixtureOfLogits:
+def small_mixture(
+    p_q: int = 2, p_x: int = 3, seed: int = 0, activation: Literal["silu", "relu"] = "silu"
+) -> MixtureOfLogits:
     """A mixture of logits with random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    config = MixtureOfLogitsConfig(num_query_components=p_q, num_item_components=p_x, gate_hidden=5)
+    config = MixtureOfLogitsConfig(
+        num_query_components=p_q, num_item_components=p_x, gate_hidden=5, gate_activation=activation
+    )
     return MixtureOfLogits(config).eval()
 
 

@@ -103,10 +103,7 @@ def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
     if corpus.shape.dtype == "int8":
         found.append("an index version stores fp32, fp16 or bf16, not int8 yet.")
     if corpus.machine.is_gpu or made.num_routers != made.num_replicas:
-        gpus = " and no GPU" if corpus.machine.is_gpu else ""
-        found.append(
-            f"in the config that the last command prints, give the Router {made.num_routers:,} replicas{gpus}."
-        )
+        found.append(f"in the config that the last command prints, give the Router {made.num_routers:,} replicas.")
     return found
 
 

@@ -106,14 +106,15 @@ class TermPostings:
 
 def sums_of(query: TermCounts, postings: TermPostings, num_items: int) -> Float[Tensor, "B X"]:
     """The scores of all items."""
-    line, place = (query.terms != NO_TERM).nonzero(as_tuple=True)
-    terms = query.terms[line, place]
+    terms = query.terms.flatten()
+    line = torch.arange(len(query), device=terms.device)[:, None].expand_as(query.terms).flatten()
     first = torch.searchsorted(postings.terms, terms)
-    num = torch.searchsorted(postings.terms, terms, side="right") - first
-    before = num.cumsum(dim=0) - num
-    posting = torch.arange(int(num.sum()), device=terms.device) + (first - before).repeat_interleave(num)
-    cell = line.repeat_interleave(num) * num_items + postings.item_rows[posting]
-    shares = query.counts[line, place].double().repeat_interleave(num) * postings.weights[posting].double()
+    num = torch.searchsorted(postings.terms, terms, side="right") - first  # 0 at places without a term
+    before, total = num.cumsum(dim=0) - num, int(num.sum())  # the one look at what a GPU computes
+    of_posting = torch.arange(len(terms), device=terms.device).repeat_interleave(num, output_size=total)
+    posting = torch.arange(total, device=terms.device) + (first - before)[of_posting]
+    cell = line[of_posting] * num_items + postings.item_rows[posting]
+    shares = query.counts.flatten()[of_posting].double() * postings.weights[posting].double()
     sums = torch.zeros(len(query) * num_items, dtype=torch.float64, device=terms.device).index_add(0, cell, shares)
     return sums.view(len(query), num_items).float()
 

@@ -1,7 +1,7 @@
 """Mixture of Logits: a gated mixture of the cosines of all pairs of query and item components.
 
     l_p(q, x)   = <f_pq(q), g_px(x)> / tau                      component logits, p = p_q * P_X + p_x
-    z(q, x)     = u(q) * v(x) + w(l(q, x))                      w: two layers, SiLU between, dropout before
+    z(q, x)     = u(q) * v(x) + w(l(q, x))                      w: two layers, SiLU or ReLU between, dropout before
     pi(q, x)    = softmax(z * sigmoid(z))                       gates; in training dropout, then renormalised
     phi(q, x)   = sum_p pi_p(q, x) * l_p(q, x)                  the training logit
     score(q, x) = tau * phi(q, x)                               in [-1, 1]
@@ -45,6 +45,8 @@ class MixtureOfLogitsConfig:
         gate_hidden: hidden width H of w, the part of the gate that reads the component logits.
         logit_dropout: share of component logits that training drops before w, in [0, 1).
         gate_dropout: share of gates that training drops, in [0, 1).
+        gate_activation: what lies between the two layers of w. `relu` takes half of the special functions of a score
+            away, which limit a scan on a GPU.
         gate_inputs: what the gate reads, one of `query`, `item` and `logits` at least.
         gate_precision: dtype of w's products in training, most of the arithmetic. `bfloat16` takes half the time on a
             processor that has it.
@@ -57,6 +59,7 @@ class MixtureOfLogitsConfig:
     gate_hidden: int = 128
     logit_dropout: float = 0.1
     gate_dropout: float = 0.2
+    gate_activation: mol_scan.Activation = "silu"
     gate_inputs: tuple[GateInput, ...] = ("query", "item", "logits")
     gate_precision: Literal["float32", "bfloat16"] = "float32"
 
@@ -85,11 +88,13 @@ class MixtureOfLogits(nn.Module):
         self.logit_dropout = config.logit_dropout
         self.gate_dropout = config.gate_dropout
         self.gate_dtype = PRECISIONS[config.gate_precision]
+        self.gate_activation = config.gate_activation
         num_pairs = config.num_query_components * config.num_item_components
         reads_logits = "logits" in config.gate_inputs
         first = nn.Linear(num_pairs, config.gate_hidden if reads_logits else 1)
         second = nn.Linear(first.out_features, num_pairs)
-        self.logit_gate = nn.Sequential(nn.Dropout(config.logit_dropout), first, nn.SiLU(), second)  # w
+        activation = nn.SiLU() if config.gate_activation == "silu" else nn.ReLU()
+        self.logit_gate = nn.Sequential(nn.Dropout(config.logit_dropout), first, activation, second)  # w
         if not reads_logits:
             for weights in (first.weight, first.bias, second.weight):
                 nn.init.zeros_(weights.requires_grad_(False))
@@ -159,7 +164,7 @@ class MixtureOfLogits(nn.Module):
         """
         of_now = self.gate_weights()
         first, first_bias, second, second_bias = (weights.detach().clone() for weights in of_now[:4])
-        gate = mol_scan.Gate(first, first_bias, second, second_bias, self.temperature)
+        gate = mol_scan.Gate(first, first_bias, second, second_bias, *of_now[4:])
         return PreparedMixture(self.num_components, gate, mol_scan.MolScan(gate, self.num_components, gate_dtype))
 
     def gate_weights(self) -> mol_scan.Gate:
@@ -167,7 +172,8 @@ class MixtureOfLogits(nn.Module):
         _, first, _, second = self.logit_gate
         assert isinstance(first, nn.Linear)
         assert isinstance(second, nn.Linear)
-        return mol_scan.Gate(first.weight, first.bias, second.weight, second.bias, self.temperature)
+        weights = first.weight, first.bias, second.weight, second.bias
+        return mol_scan.Gate(*weights, self.temperature, self.gate_activation)
 
     def gates(
         self, logits: Float[Tensor, "P B X"], query_gate: Float[Tensor, "B P"], item_gate: Float[Tensor, "*BX P"]
@@ -175,8 +181,8 @@ class MixtureOfLogits(nn.Module):
         """pi(q, x), which sum to 1 over P."""
         u = query_gate.T.unsqueeze(2)  # [P, B, 1]
         v = item_gate.T.unsqueeze(1) if item_gate.dim() == 2 else item_gate.permute(2, 0, 1)  # [P, 1 or B, X]
-        dropout, first, silu, second = self.logit_gate
-        hidden = silu(_along_last(first, dropout(logits.flatten(1))))  # [H, B * X]
+        dropout, first, activation, second = self.logit_gate
+        hidden = activation(_along_last(first, dropout(logits.flatten(1))))  # [H, B * X]
         w = _along_last(second, hidden).view_as(logits)
         return F.softmax(F.silu(torch.addcmul(w, u, v)), dim=0)  # silu(z) = z * sigmoid(z)
 

@@ -10,6 +10,7 @@ from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.search.rounds import Done, Rounds
+from rails_ray.serving.gpu_room import check_gpu_room
 from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.room import check_room
 from rails_ray.serving.shard_search import ShardSearch, missing_bytes
@@ -24,12 +25,13 @@ class ShardsInRouter:
     Args:
         version: a published version.
         device: where its items go.
+        share: part of a GPU that this process may take.
         ranker: the heavy ranker; None for none.
         former: those of another version, which these share what they can with.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.
-        UnavailableError: if there is no room for them beside the former ones.
+        UnavailableError: if there is no room for them, on the GPU or beside the former ones.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class ShardsInRouter:
         device: str = "cpu",
         ranker: RankerCaller | None = None,
         former: "ShardsInRouter | None" = None,
+        share: float = 1.0,
     ) -> None:
         before: list[ShardSearch | None] = [None] * version.num_shards
         if former is not None:
             there = dict(enumerate(former._held.shards))
             before = [there.get(shard) for shard in range(version.num_shards)]
             check_room(sum(missing_bytes(version, *own) for own in enumerate(before)), version.name)
+        check_gpu_room(version, dict(enumerate(before)), device, share)
         self._held: HeldShards = HeldShards(
             [ShardSearch(version, shard, device, own) for shard, own in enumerate(before)]
         )
@@ -68,6 +72,11 @@ class ShardsInRouter:
             step = await asyncio.to_thread(self._held.advance, rounds, await self._ranker.ask(step))
         value: Value = step.value
         return value
+
+    @property
+    def gpu_scans(self) -> list[str]:
+        """As of `HeldShards`."""
+        return self._held.gpu_scans
 
     async def num_items(self) -> list[Any]:
         """How many items each shard has."""

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rails_ray.allowed_code import VARIABLE, AllowedCode
+from rails_ray.errors import renaming
 from rails_ray.on_ray.environment import ROUTER_PORTS, Profile, ProxyPorts, variables_of
 from rails_ray.schema.deployment import REQUEST_TIMEOUT_S, RankerArgs, RankerPlacement, check_replica
 from rails_ray.schema.items import MOST_CHANGES
@@ -106,7 +107,9 @@ class DeploymentSize:
         replicas: replicas of the router and of each shard.
         max_replicas: most replicas when autoscaling on load; by default no autoscaling.
         num_cpus: CPUs that each replica reserves.
-        num_gpus: GPUs, or part of one, that each replica reserves; the router uses its own to encode queries.
+        num_gpus: GPUs, or part of one, that each replica that holds shards reserves.
+        router_gpus: those that each router reserves to encode queries, if it holds no shards. The CPU encodes short
+            texts as fast.
         num_nodes: nodes that can hold replicas. Those of a deployment are on as many of them as there are replicas, so
             that a node which is lost does not take all of them.
         ranker: where the heavy ranker runs, if there is one.
@@ -116,11 +119,14 @@ class DeploymentSize:
     max_replicas: int | None = None
     num_cpus: float = 0.1
     num_gpus: float = 0
+    router_gpus: float = 0
     num_nodes: int = 1
     ranker: RankerPlacement = field(default_factory=RankerPlacement)
 
     def __post_init__(self) -> None:
         check_replica(self.replicas, self.num_cpus, self.num_gpus)
+        with renaming("num_gpus", "router_gpus"):
+            check_replica(self.replicas, 0, self.router_gpus)
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas must be at least the {self.replicas} replicas, got {self.max_replicas}")
         if self.num_nodes < 1:
@@ -144,7 +150,9 @@ def deployments(
 ) -> dict[str, dict[str, Any]]:
     """Ray Serve's options for each deployment, by name."""
 
-    def options(max_ongoing_requests: int, policy: str | None = None, queued: int | None = None) -> dict[str, Any]:
+    def options(
+        max_ongoing_requests: int, num_gpus: float, policy: str | None = None, queued: int | None = None
+    ) -> dict[str, Any]:
         replicas: dict[str, Any] = {"num_replicas": placement.replicas}
         if placement.max_replicas is not None:
             replicas = {
@@ -155,15 +163,17 @@ def deployments(
                     **({} if policy is None else {"policy": {"policy_function": policy}}),
                 }
             }
-        reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": placement.num_gpus} if placement.num_gpus else {})
+        reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": num_gpus} if num_gpus else {})
         limits = {"max_ongoing_requests": max_ongoing_requests}
         limits |= {} if queued is None else {"max_queued_requests": queued}
         return {**replicas, **placement.spread(placement.replicas), **limits, "ray_actor_options": reserved}
 
     shards = {
-        shard_name(shard): options(ONGOING_OF_SHARD, POLICY_OF_SHARD, QUEUED_OF_SHARD) for shard in range(num_shards)
+        shard_name(shard): options(ONGOING_OF_SHARD, placement.num_gpus, POLICY_OF_SHARD, QUEUED_OF_SHARD)
+        for shard in range(num_shards)
     }
-    found = {"Router": options(ONGOING_OF_ROUTER)} | shards
+    of_router = placement.router_gpus if num_shards else placement.num_gpus  # a router without shards holds them all
+    found = {"Router": options(ONGOING_OF_ROUTER, of_router)} | shards
     if changes_items:  # one replica, as changes at the same time would begin again and again
         limits = {"max_ongoing_requests": MOST_CHANGES, "max_queued_requests": MOST_CHANGES}
         found |= {ITEMS: {"num_replicas": 1, **limits, "ray_actor_options": {"num_cpus": placement.num_cpus}}}

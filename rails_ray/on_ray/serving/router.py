@@ -20,7 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.errors import BusyError, RailsRayError, UnavailableError, UnsupportedError
 from rails_ray.families.version import Version
-from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.cluster import reserved_device, reserved_share
 from rails_ray.on_ray.serving.in_router import ShardsInRouter
 from rails_ray.on_ray.serving.instruments import RayMetrics
 from rails_ray.on_ray.serving.items import ItemsCaller
@@ -121,7 +121,7 @@ class Router:
         args, identity = self.args, version.manifest.contents_sha256
         shards: Shards | ShardsInRouter
         if args.shards_in_routers:
-            shards = ShardsInRouter(version, self.device, self.caller, former)
+            shards = ShardsInRouter(version, self.device, self.caller, former, reserved_share())
         else:
             if version.num_shards != len(self.handles):
                 raise ValueError(
@@ -204,6 +204,7 @@ class Router:
             **traffic.engine.facts,
             "ranker": ranker,
             "follows_every_s": self.args.follow_s,
+            "gpu_scans": self.current.shards.gpu_scans,
             **traffic.facts,
         }
 

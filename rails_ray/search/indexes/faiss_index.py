@@ -14,7 +14,9 @@ as a list of 500 among 1,000,000 x 64 vectors in 8 bits, and in a graph it finds
 Axes: B queries, X items, N vectors, d width of a vector, n places of a list.
 """
 
+import logging
 import threading
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -39,6 +41,8 @@ IndexConfig = FlatConfig | IvfConfig | HnswConfig
 LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it is scanned
 MOST_PLACES = 2**23  # of the lists of one call, 100 MB
 MOST_ON_GPU = 2048  # n; FAISS's limit
+GPU_WORKSPACE = 2**28  # bytes, for all copies of a process together; FAISS takes 1.5 GB for each by default
+GPU_LOCK = threading.Lock()  # FAISS's indexes on a GPU that share it are for one thread at a time
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 
@@ -78,7 +82,6 @@ class FaissIndex:
             raise ValueError(f"metric_type must be METRIC_INNER_PRODUCT, 0, got {index.metric_type}")
         self.data: Any = None
         self.clone: Any = None
-        self.gpu_lock = threading.Lock()  # FAISS's indexes on a GPU are for one thread at a time
 
     @classmethod
     def read(cls, data: bytes | memoryview | NDArray[np.uint8], error: float) -> "FaissIndex":
@@ -223,7 +226,7 @@ class FaissIndex:
     def _best(self, prepared: PreparedQueries, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
         if self.clone is None or only is not None or n > MOST_ON_GPU:
             return prepared.best(lines, n, only)
-        with self.gpu_lock:
+        with GPU_LOCK:
             found: tuple[Floats, Rows] = self.clone.search(prepared.queries[lines], n, params=prepared.parameters)
         return found
 
@@ -276,14 +279,29 @@ class FaissIndex:
 
 def on_gpu(index: FaissIndex) -> FaissIndex:
     """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. Returns
-    `index` itself if FAISS sees no GPU, and for hnsw and rounded flat indexes, which FAISS has only on the CPU."""
+    `index` itself if FAISS sees no GPU, for hnsw and rounded flat indexes, which FAISS has only on the CPU, and where
+    FAISS refuses to copy it, which is logged."""
     faiss = faiss_library()
     if not faiss.get_num_gpus() or not index.kind.runs_on_gpu:
         return index
     other = FaissIndex(index.index, index.error)
     other.data = index.data
-    other.clone = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index.index)
+    try:
+        other.clone = faiss.index_cpu_to_gpu(_gpu_resources(), 0, index.index)
+    except RuntimeError as error:  # of sizes that its kernels do not have, or of memory
+        logging.getLogger(__name__).warning(
+            "an index %s is searched on the CPU, as FAISS cannot copy it to the GPU: %s", index.kind.name, error
+        )
+        return index
     return other
+
+
+@cache
+def _gpu_resources() -> Any:
+    """Streams and memory that FAISS works with on the GPU."""
+    resources = faiss_library().StandardGpuResources()
+    resources.setTempMemory(GPU_WORKSPACE)
+    return resources
 
 
 def _kind(index: Any) -> KindSearch:

@@ -28,6 +28,7 @@ Storage = Literal["fp32", "fp16", "sq8"]
 ROWS_OF_BLOCK = 2**16  # of a scan of rounded vectors: 16 MB of them with 64 numbers
 READ = 1.5  # products in the time of reading a vector, in order (jobs.benches.filters)
 BLOCK_SCORES = 2**23  # scores of a block, 32 MB: wide lines, in which selection costs least per score
+GPU_BLOCK_SCORES = 2**26  # 256 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,8 @@ class FlatIndex:
     def _blocks(self, queries: Float[Tensor, "B d"]) -> Iterator[tuple[int, Float[Tensor, "B _"]]]:
         """(First item row, scores) of each block; the scores last until the next one is asked for."""
         num_items = len(self.vectors)
-        size = max(min(BLOCK_SCORES // max(len(queries), 1), num_items), 1)
+        most = BLOCK_SCORES if queries.is_cpu else GPU_BLOCK_SCORES
+        size = max(min(most // max(len(queries), 1), num_items), 1)
         memory = queries.new_empty(len(queries) * size)  # for all blocks: asking for it anew takes as long as a product
         for first in range(0, num_items, size):
             vectors = self.vectors[first : first + size].to(queries.dtype)

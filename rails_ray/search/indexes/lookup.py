@@ -18,6 +18,7 @@ from rails_ray.search.spec import SearchResult, SearchSpec
 BLOCK_SCORES = 2**21  # scores of a block, 8 MB: the codes of a batch of 32 queries, 64,000 items, stay in the cache
 SCORES_BESIDE = 2**23  # where queries lie side by side: codes are read once, and torch, whose threads then keep the
 # loops waiting, selects after each block
+GPU_BLOCK_SCORES = 2**26  # 256 MB
 
 
 class LookupIndex:
@@ -56,8 +57,9 @@ class LookupIndex:
         self._check(tables)
         looked_up = lookup_scan.LookUps(tables)
         most = SCORES_BESIDE if looked_up.beside else BLOCK_SCORES
+        most = most if tables.is_cpu else GPU_BLOCK_SCORES
         size = max(most // max(len(tables), 1), 1)
-        memory = torch.empty(len(tables) * min(size, len(self.codes)))
+        memory = torch.empty(len(tables) * min(size, len(self.codes))) if tables.is_cpu else None
         for first in range(0, len(self.codes), size):
             yield first, looked_up.scores(self.codes[first : first + size], memory=memory)
 

@@ -30,6 +30,7 @@ from rails_ray.kernels.top_k import TopK
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.states import Codes, Tables, take
 from rails_ray.search.checks import OF_K, check_width
+from rails_ray.search.gpu_scan import unread_scan
 from rails_ray.search.indexes.inverted import InvertedIndex, check_probes, top_buckets
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.masks import Mask
@@ -62,8 +63,23 @@ class FullLookUp:
     @part("score")
     def search(self, query: Tables, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
+        if query.tables.is_cuda:
+            return self.search_on_gpu(query, spec)
         check_tables(query, self.items.codes.shape[1])
         return self.index.search(query.tables, spec)
+
+    def search_on_gpu(self, query: Tables, spec: SearchSpec) -> SearchResult:
+        """`search` with one look at what is computed, at its end, also at whether the query is finite."""
+        tables, device = query.tables, query.tables.device
+        check_num_parts(tables, self.items.codes.shape[1])
+        spec.check_queries(len(tables))
+        num_scored = torch.full((len(tables),), len(self.items), device=device)
+        num_left = spec.num_left(len(tables), len(self.items), device)
+        found, longest = unread_scan(self.index.blocks(tables), spec, num_scored, num_left)
+        is_finite, num = torch.stack([tables.isfinite().all().long(), longest]).tolist()
+        if not is_finite:
+            check_tables(query, tables.shape[1])
+        return found if spec.threshold is None else found.first(num)
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """As in `BruteForce`."""
@@ -216,13 +232,20 @@ def check_tables(query: Tables, num_parts: int) -> None:
     ValueError: if the query is not finite or does not have one table for each part of a code.
     """
     tables = query.tables
-    if tables.shape[1] != num_parts:
-        raise ValueError(f"tables must have the {num_parts} parts of the codes, got {tables.shape[1]}")
+    check_num_parts(tables, num_parts)
     if not tables.sum().isfinite():  # a sum is as fast as memory, and finite only if all are
         is_finite = tables.isfinite().flatten(start_dim=1).all(dim=1)
         if not is_finite.all():
             line = int((~is_finite).nonzero()[0])
             raise ValueError(f"query tables must be finite, got NaN or infinity in query {line}")
+
+
+def check_num_parts(tables: Float[Tensor, "B M L"], num_parts: int) -> None:
+    """Raises:
+    ValueError: if there is not one table for each part of a code.
+    """
+    if tables.shape[1] != num_parts:
+        raise ValueError(f"tables must have the {num_parts} parts of the codes, got {tables.shape[1]}")
 
 
 def left_out(

@@ -6,8 +6,8 @@
 e is taken from what was seen: several times the largest |s' - s| of a query's own candidates. Where an answer cannot be
 closed so, more candidates are taken, and then every item is scored in float32, as `brute_force` does it.
 
-That is an estimate and no proof: an item whose own error is larger may be missed. Without a threshold the host looks
-once at what was computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a
+That is an estimate and no proof: an item whose own error is larger may be missed. The host looks once at what was
+computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a
 hundred small operators take the host longer to start than a GPU to run.
 
 Source: RAILS, Section 3 (brute force).
@@ -33,10 +33,10 @@ from rails_ray.modules.similarities.mol import PreparedMixture
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
 from rails_ray.search.candidates import Candidates
 from rails_ray.search.checks import check_finite, check_shapes
+from rails_ray.search.gpu_scan import unread_scan
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import BLOCK_QUERIES, BruteForce
 from rails_ray.search.rescore import candidate_scores
-from rails_ray.search.scan import Scan
 from rails_ray.search.spec import SearchResult, SearchSpec, joined
 from rails_ray.stopwatch import part
 
@@ -73,16 +73,22 @@ class GpuScan:
         fast: scores [B, X] that are a little off, and inf where a score is unknown; None if those of `scan` are as
             fast.
         select: returns the k best of each row, in any order.
+        kernel: "fused", or why a mixture is scanned without the fused kernel; None of other similarities.
     """
 
     is_exact = True
 
     def __init__(
-        self, scan: BruteForce, fast: FastScores | None, select: Callable[[Tensor, int], TopK] = select_by_tiles
+        self,
+        scan: BruteForce,
+        fast: FastScores | None,
+        select: Callable[[Tensor, int], TopK] = select_by_tiles,
+        kernel: str | None = None,
     ) -> None:
         self.scan = scan
         self.fast = fast
         self.select = select
+        self.kernel = kernel
         self.graphs = _Graphs()
 
     @classmethod
@@ -92,8 +98,11 @@ class GpuScan:
         items, similarity = scan.items, scan.similarity
         made = cls(scan, None)
         if isinstance(similarity, PreparedMixture):
-            kernel = fused_scan(similarity.gate, similarity.num_components, items.width, items.dtype)
-            made = cls(scan, None) if kernel is None else cls(scan, partial(_fused, kernel), select)
+            found = fused_scan(similarity.gate, similarity.num_components, items.width, items.dtype)
+            if isinstance(found, FusedScan):
+                made = cls(scan, partial(_fused, found), select, "fused")
+            else:
+                made = cls(scan, None, kernel=found)
         made.warm_up()
         return made
 
@@ -129,19 +138,19 @@ class GpuScan:
         width = self._width(spec.k)
         for wide in (width, WIDER * width):
             found, flags = self._answer(query, spec, min(wide, len(self.scan.items)))
-            is_open, is_finite = flags.tolist()  # the host's one look
+            is_open, is_finite, longest = flags.tolist()  # the host's one look
             if not is_finite:
                 check_finite(query)
             if not is_open:
-                return found
+                return found if spec.threshold is None else found.first(longest)
         return self.scan.search(query, spec)
 
     def _width(self, k: int) -> int:
         """How many candidates are taken first."""
         return k + 1 if self.fast is None else 2 * (k + 1) + SPARE
 
-    def _answer(self, query: QueryState, spec: SearchSpec, width: int) -> tuple[SearchResult, Bool[Tensor, "2"]]:
-        """The answer of so many candidates, and the flags of `Answer`."""
+    def _answer(self, query: QueryState, spec: SearchSpec, width: int) -> tuple[SearchResult, Int[Tensor, "3"]]:
+        """The answer of so many candidates; the flags of `Answer`, and how many places the longest list needs."""
         num_items, device = len(self.scan.items), query.components.device
         num_scored = torch.full((len(query),), num_items, device=device)
         nothing = torch.full((len(query),), -torch.inf, device=device)
@@ -151,15 +160,16 @@ class GpuScan:
                 scores, rows, is_truncated, flags = self.graphs.run(top, query, (spec.k, width))
             else:
                 scores, rows, is_truncated, flags = top(query, spec.mask)
+            flags = F.pad(flags.long(), (0, 1), value=scores.shape[1])
             return SearchResult(scores, rows, nothing, is_truncated, num_scored, [None] * len(query)), flags
         candidates, outside = self._candidates(query, spec.mask, width)
-        running = Scan(replace(spec, mask=None))
         rows, order = candidates.item_rows.sort(dim=1)  # as a scan takes them
-        running.add(0, candidates.scores.gather(1, order))
         num_left = spec.num_left(len(query), num_items, device)
-        found = running.found(num_scored, num_left, bound=outside, item_rows=rows)
-        flags = torch.stack([(found.gap(spec) > 0).any(), _is_finite(query)])
-        return replace(found, bound=nothing), flags
+        blocks = [(0, candidates.scores.gather(1, order))]
+        unmasked = spec if spec.mask is None else replace(spec, mask=None)
+        found, longest = unread_scan(blocks, unmasked, num_scored, num_left, rows)
+        is_open = (replace(found, bound=outside).gap(spec) > 0).any()
+        return found, torch.stack([is_open.long(), _is_finite(query).long(), longest])
 
     def _top(self, query: QueryState, mask: Mask | None = None, *, k: int, width: int) -> Answer:
         """The k best, without a look."""

@@ -23,6 +23,7 @@ from rails_ray.schema.responses import ExplainResponse, ItemsResponse
 from rails_ray.search.rounds import Rounds
 from rails_ray.serving.engine import Answered
 from rails_ray.serving.following import Follower
+from rails_ray.serving.gpu_faults import check_gpu
 from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.api import ALWAYS, api_of
@@ -133,6 +134,9 @@ class SingleProcessServer:
 
     async def health(self) -> dict[str, Any]:
         """The contract of `Server`."""
+        device = self.loaded.shards[0].device
+        if device != "cpu":
+            await asyncio.get_running_loop().run_in_executor(self._thread, check_gpu, device)
         facts, refused = self.loaded.engine.facts, None if self.follower is None else self.follower.refused
         problems = [problem for problem in (self.keys_problem, refused) if problem is not None]
         warning = {"warning": "; ".join(problems)} if problems else {}
@@ -142,7 +146,8 @@ class SingleProcessServer:
         """The contract of `Server`."""
         traffic = self.traffic
         follows_every_s = None if self.follower is None else self.follower.every_s
-        own = {"ranker": self._ranker_path, "follows_every_s": follows_every_s}
+        own: dict[str, Any] = {"ranker": self._ranker_path, "follows_every_s": follows_every_s}
+        own["gpu_scans"] = self.loaded.held.gpu_scans
         return {**traffic.engine.facts, **own, **traffic.facts}
 
     @property

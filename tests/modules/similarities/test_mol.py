@@ -5,16 +5,26 @@ from hypothesis import strategies as st
 
 import oracles.scores
 import oracles.vectors
+from rails_ray.kernels.mol_scan import Activation
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import QueryState, map_tensors
 from support.examples import random_states, small_mixture
 
 
 @settings(deadline=None)
-@given(st.integers(0, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5))
-def test_equals_the_equation(num_queries: int, num_items: int, p_q: int, p_x: int, seed: int) -> None:
+@given(
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.sampled_from(["silu", "relu"]),
+)
+def test_equals_the_equation(
+    num_queries: int, num_items: int, p_q: int, p_x: int, seed: int, activation: Activation
+) -> None:
     query, items = random_states(num_queries, num_items, p_q=p_q, p_x=p_x, seed=seed)
-    mixture = small_mixture(p_q, p_x, seed)
+    mixture = small_mixture(p_q, p_x, seed, activation)
     scored = mixture(query, items)
     first, second = mixture.logit_gate[1], mixture.logit_gate[3]
     w = [(layer.weight.tolist(), layer.bias.tolist()) for layer in (first, second)]
@@ -26,7 +36,7 @@ def test_equals_the_equation(num_queries: int, num_items: int, p_q: int, p_x: in
                 items.components[x].tolist(),
                 query.gate[b].tolist(),
                 items.gate[x].tolist(),
-                lambda logits: oracles.vectors.two_layers(w[0], w[1], logits),
+                lambda logits: oracles.vectors.two_layers(w[0], w[1], logits, activation),
                 mixture.temperature,
             )
             assert scored.scores[b, x].item() == pytest.approx(score, abs=1e-4)

@@ -116,9 +116,15 @@ def test_autoscaling_keeps_replicas_apart() -> None:
     assert between["max_replicas_per_node"] == 1
 
 
-def test_parts_of_a_gpu_are_reserved_by_each_replica() -> None:
-    for options in deployments(DeploymentSize(num_gpus=0.25, num_cpus=0.5), 2).values():
-        assert options["ray_actor_options"] == {"num_cpus": 0.5, "num_gpus": 0.25}
+def test_parts_of_a_gpu_are_reserved_by_each_replica_that_holds_shards() -> None:
+    def reserved(num_shards: int, **sizes: float) -> list[float | None]:
+        placed = deployments(DeploymentSize(num_gpus=0.25, num_cpus=0.5, **sizes), num_shards)
+        assert all(options["ray_actor_options"]["num_cpus"] == 0.5 for options in placed.values())
+        return [options["ray_actor_options"].get("num_gpus") for options in placed.values()]
+
+    assert reserved(2) == [None, 0.25, 0.25]
+    assert reserved(2, router_gpus=0.1) == [0.1, 0.25, 0.25]
+    assert reserved(0) == [0.25], "all shards are in the router"
     assert deployments(DeploymentSize(), 1)["Router"]["ray_actor_options"] == {"num_cpus": 0.1}
 
 
@@ -242,12 +248,14 @@ def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -
         ({"num_nodes": 0}, "num_nodes must be at least 1, got 0"),
         ({"num_gpus": -1.0}, "num_cpus and num_gpus must be at least 0, got 0.1 and -1"),
         ({"num_gpus": 1.5}, "num_gpus must be a part of one GPU or a whole number, got 1.5"),
+        ({"router_gpus": 2.5}, "router_gpus must be a part of one GPU or a whole number, got 2.5"),
+        ({"router_gpus": -1.0}, "num_cpus and router_gpus must be at least 0, got 0 and -1"),
     ],
 )
 def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DeploymentSize(**arguments)
-    if not {"max_replicas", "num_nodes"} & arguments.keys():
+    if not {"max_replicas", "num_nodes", "router_gpus"} & set(arguments):
         with pytest.raises(ValueError, match=message.replace("got 0.1", "got 1")):
             RankerPlacement(**arguments)
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import torch
 
-from rails_ray.errors import DamagedError, UnavailableError, UnsupportedError
+from rails_ray.errors import DamagedError, LostGpuError, UnavailableError, UnsupportedError
 from rails_ray.families.config import to_json
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.version import Version
@@ -24,13 +24,16 @@ from rails_ray.on_ray.serving import shard as shard_module
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.on_ray.serving.shard import Shard, ShardAnswers
+from rails_ray.on_ray.serving.transport.listener import Address
+from rails_ray.on_ray.serving.transport.replicas import Replicas
 from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.schema.responses import SearchResponse
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import METHODS
-from rails_ray.serving import client
+from rails_ray.serving import client, gpu_faults
 from rails_ray.serving.encoder import EncodedQueries
 from rails_ray.serving.engine import Engine
 from rails_ray.serving.shard_messages import ShardRequest
@@ -253,5 +256,77 @@ def test_serve_waits_for_what_a_shard_was_asked_directly(tmp_path: Path) -> None
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(place.hostname, place.port)
         assert shard.__del__() is None
+
+    asyncio.run(scenario())
+
+
+def lose_gpu(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on CUDA answers every call of this replica with an error."""
+
+    def lost(*_: Any) -> Any:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+
+    shard.device = searched(shard).device = "cuda"
+    monkeypatch.setattr(gpu_faults, "one_and_one", lost)
+    monkeypatch.setattr(searched(shard), "search", lost)
+
+
+def test_a_replica_that_loses_its_gpu_fails_its_health_check_and_another_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_without(tmp_path, "none")
+    published = Version.published(Storage(str(tmp_path)))
+    bad, good = (Shard.func_or_class(str(tmp_path), "v1", 0) for _ in range(2))
+    request = ShardRequest("brute_force", SearchParams(), 5)
+    expected = searched(good).search(QUERY, request, [[], []])
+    asyncio.run(bad.check_health())
+    lose_gpu(bad, monkeypatch)
+    for refused in (bad.check_health(), bad.address(), answers(bad).search(QUERY, request, [[], []])):
+        with pytest.raises(LostGpuError, match="device cuda must work, got an error"):
+            asyncio.run(refused)
+
+    class InTurn:
+        """Serve's handle of both replicas."""
+
+        def __init__(self) -> None:
+            self.asked = list[Shard]()
+            self.call = SimpleNamespace(remote=self._call)
+
+        async def _call(self, method: str, message: bytes) -> bytes:
+            self.asked.append(good if self.asked else bad)
+            found: bytes = await self.asked[-1].call(method, message)
+            return found
+
+    handle = InTurn()
+    shards = Shards([handle], "v1", published.manifest.contents_sha256, timeout_s=5)
+    [answer] = asyncio.run(shards.ask("search", QUERY, request, [[], []]))
+    assert handle.asked == [bad, good]
+    assert answer.item_ids == expected.item_ids
+    assert torch.equal(answer.found.scores, expected.found.scores)
+
+
+def test_routers_learn_how_the_gpus_of_replicas_scan(tmp_path: Path) -> None:
+    shard = shard_without(tmp_path, "none")
+    assert asyncio.run(shard.address()).gpu_scan is None
+    searcher: Any = searched(shard).searcher
+    searcher.exact = GpuScan(searcher.brute_force, None, kernel="fused")
+
+    class Broadcasting:
+        def broadcast(self, method: str) -> Any:
+            async def results_async(**_: Any) -> list[Address]:
+                return [await shard.address()]
+
+            return SimpleNamespace(results_async=results_async)
+
+    async def scenario() -> None:
+        replicas = Replicas(Broadcasting(), shard.identity)
+        shards = Shards([], "v1", shard.identity, 5, direct=[replicas, replicas])
+        assert shards.gpu_scans == []
+        await replicas.look()
+        assert shards.gpu_scans == ["fused"]
+        replicas.leave()
+        ended = shard.__del__()
+        assert ended is not None
+        await ended
 
     asyncio.run(scenario())

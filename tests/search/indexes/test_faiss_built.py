@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import faiss
@@ -15,7 +16,7 @@ import torch
 
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes import ivf
+from rails_ray.search.indexes import faiss_index, ivf
 from rails_ray.search.indexes.faiss_building import build, fit
 from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, first_vector, on_gpu
 from rails_ray.search.indexes.flat import FlatConfig
@@ -322,9 +323,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             return self.index.search(queries, n, params=params)
 
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    monkeypatch.setattr(faiss, "StandardGpuResources", lambda: None, raising=False)
+    workspaces = list[int]()
+    resources = SimpleNamespace(setTempMemory=workspaces.append)
+    monkeypatch.setattr(faiss, "StandardGpuResources", lambda: resources, raising=False)
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda _, device, index: Copy(index), raising=False)
-    return made
+    faiss_index._gpu_resources.cache_clear()
+    yield made
+    faiss_index._gpu_resources.cache_clear()
+    assert len(workspaces) <= 1, "all copies share one"
 
 
 @pytest.mark.parametrize("config", [FlatConfig(), *(IvfConfig(nlist=6, storage=storage) for storage in STORAGES)])
@@ -350,6 +356,22 @@ def test_what_has_no_copy_on_a_gpu(calls: list[int]) -> None:
     for config in (FlatConfig(storage="fp16"), HnswConfig(M=8)):
         index = opened(config, vectors(50))
         assert on_gpu(index) is index
+
+
+def test_what_faiss_refuses_to_copy_is_searched_on_the_cpu(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("index must be by residual")
+
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", refused)
+    index, queries = opened(IvfConfig(nlist=6), vectors(500)), vectors(3, 1)
+    assert on_gpu(index) is index
+    assert caplog.messages == [
+        "an index ivf is searched on the CPU, as FAISS cannot copy it to the GPU: index must be by residual"
+    ]
+    assert index.search(queries, SearchSpec(5)).num_found().tolist() == [5] * 3
+    assert not calls
 
 
 def test_without_a_gpu_an_index_stays_as_it_is() -> None:

@@ -101,9 +101,10 @@ def test_the_host_looks_at_nothing_before_the_end() -> None:
     query, items = random_states(3, 5000, p_q=1, p_x=1)
     scan = BruteForce(DotProduct(DotProductConfig()).prepared(), items, prune=False)
     for fast in (None, Noisy(scan, 1e-6)):
-        with Operators() as seen:
-            GpuScan(scan, fast).search(query, SearchSpec(10))
-        assert seen.num_reads == 0
+        for spec in (SearchSpec(10), SearchSpec(10, torch.tensor([0.9, 2.0, -2.0]), at_least=3)):
+            with Operators() as seen:
+                GpuScan(scan, fast).search(query, spec)
+            assert seen.num_reads == 0
 
 
 FILL: Any = on_gpu._Graph.fill  # which reads the query alone

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import ray
 
-from rails_ray.errors import RailsRayError
+from rails_ray.errors import LostGpuError, RailsRayError
 from rails_ray.on_ray.serving.transport.codec import Replica, answered
 from rails_ray.on_ray.serving.transport.frames import (
     ANSWER,
@@ -39,12 +39,14 @@ class Address:
     key: what its callers must show; its own.
     identity: `Manifest.contents_sha256` of the version that it serves: of the one that is wanted, if it has that.
     refused: why it cannot have that.
+    gpu_scan: as of `ShardSearch`.
     """
 
     url: str
     key: str = field(repr=False)
     identity: str
     refused: str | None = None
+    gpu_scan: str | None = None
 
 
 class Listener:
@@ -114,6 +116,8 @@ class Listener:
                 return ANSWERED, await answered(self._replica, method, message)
             finally:
                 self._places.release()
+        except LostGpuError:  # and with it all later calls: routers ask this replica no more
+            return ENDING, b""
         except REFUSED:  # the router asks by handle, which tells why
             return FAILED, b""
         finally:

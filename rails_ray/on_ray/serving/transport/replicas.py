@@ -148,6 +148,11 @@ class Replicas:
         self._is_told = True
 
     @property
+    def gpu_scans(self) -> set[str]:
+        """How GPUs scan the items: "fused", or why not by the fused kernel."""
+        return {known.address.gpu_scan for known in self._known if known.address.gpu_scan is not None}
+
+    @property
     def are_known(self) -> bool:
         """Return whether a replica can be asked."""
         return bool(self._known)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError
 
-from rails_ray.errors import BusyError, UnavailableError
+from rails_ray.errors import BusyError, LostGpuError, UnavailableError
 from rails_ray.modules.similarities.states import AnyQuery
 from rails_ray.on_ray.failures import own_cause
 from rails_ray.on_ray.serving.ranker import RankerCaller
@@ -27,7 +27,7 @@ from rails_ray.serving.short_work import ShortWork
 
 Value = TypeVar("Value")
 
-REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError)
+REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError, LostGpuError)
 # Pauses before each try, .8 s in all: with two replicas, seven more chances to reach the right one.
 PAUSES_S = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 READY_S = 600.0  # for replicas to load a version beside another one
@@ -64,6 +64,11 @@ class Shards:
         message = question(self.identity, arguments)
         calls = [self._ask(number, method, message, limit_s) for number in range(len(self.handles))]
         return await asyncio.gather(*calls, return_exceptions=True)
+
+    @property
+    def gpu_scans(self) -> list[str]:
+        """As of `HeldShards`, of all replicas that are known."""
+        return sorted(set().union(*(replicas.gpu_scans for replicas in self.direct)))
 
     async def ready(self) -> None:
         """Wait until a replica of each shard has the version, and those that are loading it have it too.

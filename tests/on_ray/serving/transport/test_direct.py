@@ -8,7 +8,7 @@ import pytest
 from ray.serve.exceptions import BackPressureError
 from starlette.exceptions import HTTPException
 
-from rails_ray.errors import BusyError
+from rails_ray.errors import BusyError, LostGpuError
 from rails_ray.on_ray.serving.transport import replicas as direct
 from rails_ray.on_ray.serving.transport.frames import ANSWER, frame
 from rails_ray.on_ray.serving.transport.listener import Address
@@ -123,6 +123,24 @@ def test_what_a_replica_refuses_is_told_as_by_handle() -> None:
         assert isinstance(refused, ValueError)
         assert str(refused) == "no values"
         assert replicas._known, "it is up"
+
+    run(scenario)
+
+
+def test_a_replica_that_lost_its_gpu_is_asked_no_more() -> None:
+    async def scenario() -> None:
+        replica, other = Replica(), Replica()
+        handle = Handle(other)
+        replicas = direct_to(Handle(replica))
+        await replicas.look()
+
+        async def lost(values: np.ndarray) -> np.ndarray:
+            raise LostGpuError("gone")
+
+        replica.search = lost  # type: ignore[method-assign]
+        assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
+        assert handle.num_by_handle == 1
+        assert not replicas._known
 
     run(scenario)
 

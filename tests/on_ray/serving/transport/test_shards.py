@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError
 
-from rails_ray.errors import BusyError, UnavailableError
+from rails_ray.errors import BusyError, LostGpuError, UnavailableError
 from rails_ray.on_ray.serving.router import Router
 from rails_ray.on_ray.serving.transport import shards as asking
 from rails_ray.on_ray.serving.transport.codec import Reply, answered, packed, question, reply, unpacked
@@ -42,7 +42,7 @@ def ask(*handles: Handle, timeout_s: float = 5) -> list[Any]:
     return asyncio.run(Shards(list(handles), "v2", "ours", timeout_s).ask("search", "query", 3))
 
 
-@pytest.mark.parametrize("lost", [ActorDiedError(), ActorUnavailableError("gone", None), OTHERS])
+@pytest.mark.parametrize("lost", [ActorDiedError(), ActorUnavailableError("gone", None), LostGpuError("gone"), OTHERS])
 def test_another_replica_is_asked_where_one_dies_or_is_of_another_version(lost: Any) -> None:
     handle = Handle(lost, lost, OURS)
     assert ask(handle) == ["found"]
