@@ -76,7 +76,7 @@ def calibrate(
     if num_segments < 1:
         raise ValueError(f"segments must be at least 1, got {num_segments}")
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    check_shared(str(store), [data and data.folder])
+    check_shared(str(store), [data.folder if data else None])
     arguments = str(store), version, split, measured_on, background, num_segments, data, allowed
     return in_task(_calibrate, *arguments, on_progress=on_progress)
 
