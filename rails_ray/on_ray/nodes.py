@@ -57,9 +57,10 @@ def check_shared(storage: str, others: Iterable[str | None] = ()) -> None:
 
 
 def _others() -> list[dict[str, Any]]:
-    """The other nodes that take tasks."""
+    """The other nodes that take tasks, in the order of their addresses."""
     own = ray.get_runtime_context().get_node_id()
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] != own]
+    found = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] != own]
+    return sorted(found, key=lambda node: str(node["NodeManagerAddress"]))
 
 
 def _look(node: str, paths: Sequence[str]) -> Any:
