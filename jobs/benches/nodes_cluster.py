@@ -234,6 +234,8 @@ def several_nodes(
             until(lambda: made.answers() or head.started.poll() is not None)  # others would wait longer for it
             for node in others:
                 node.start()
+                if not made.is_apart:
+                    made.wait_for(node)  # two that start in the folder of one session take each other's names
             for node in nodes:
                 made.wait_for(node)
             yield made
