@@ -14,6 +14,7 @@ A yes is no wrong answer anywhere, and answers for all clients of other nodes so
 import asyncio
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -131,6 +132,8 @@ class Arguments:
     """That ask each of two proxies."""
     seconds: float = 20
     """Of what is quiet."""
+    only: str = ""
+    """What happens whose name holds what this regular expression matches."""
 
 
 def main(arguments: Arguments) -> None:
@@ -141,6 +144,7 @@ def main(arguments: Arguments) -> None:
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for profile in arguments.profiles:
         options = ["--here", profile, "--clients", str(arguments.clients), "--seconds", str(arguments.seconds)]
+        options += ["--only", arguments.only]
         command = [sys.executable, "-m", "jobs.benches.nodes", *options]
         with subprocess.Popen(command, env=os.environ | token, stdout=subprocess.PIPE) as measuring:
             assert measuring.stdout is not None
@@ -206,9 +210,9 @@ async def measure(arguments: Arguments, profile: str) -> None:
                 (f"a node is cut off for {SHORT_S:g} s", lambda: cut_for_a_moment(2)),
                 ("a node is cut off", lambda: made.lost(2, count, cluster[2].cut)),
             ]
-        for what, run in happening:
+        happening.append(("the head is killed", lambda: headless(made, count, seconds)))
+        for what, run in (one for one in happening if re.search(arguments.only, one[0])):
             print(json.dumps({"fault": what, **await run()}), flush=True)
-        print(json.dumps({"fault": "the head is killed", **await headless(made, count, seconds)}), flush=True)
 
 
 async def headless(made: ServedOnNodes, num_clients: int, seconds: float) -> dict[str, float]:

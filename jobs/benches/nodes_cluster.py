@@ -234,6 +234,8 @@ def several_nodes(
             until(lambda: made.answers() or head.started.poll() is not None)  # others would wait longer for it
             for node in others:
                 node.start()
+                if not made.is_apart:
+                    made.wait_for(node)  # two that start in the folder of one session take each other's names
             for node in nodes:
                 made.wait_for(node)
             yield made
@@ -272,6 +274,7 @@ def places(count: int) -> Iterator[tuple[str, list[Place]]]:
             _ip("netns", "add", space)
             stack.callback(_ip, "netns", "del", space)
             _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            stack.callback(_ip, "link", "del", cable)  # a namespace ends only once its last connection has
             _ip("link", "set", cable, "master", name, "up")
             _ip("-n", space, "addr", "add", f"{net}.{number + 1}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "eth0", "up")

@@ -172,7 +172,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         from rails_ray.storage.filesystem import Storage
 
         with cluster(self.workers + 2):
-            check_shared(str(Storage(self.storage)), [options.data and options.data.folder])
+            check_shared(str(Storage(self.storage)), [options.data.folder if options.data else None])
             executor = OnRay(self.workers)
             if run_config is not None:
                 fit_run(run_config, self.storage, run)  # while the workers start

@@ -68,7 +68,7 @@ def calibrate(
     if filter is not None:
         parse(filter)  # before a cluster is asked
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    check_shared(str(store), [data and data.folder])
+    check_shared(str(store), [data.folder if data else None])
     arguments = str(store), version, split, measured_on, background, num_segments, data, filter, allowed
     return in_task(_calibrate, *arguments, on_progress=on_progress)
 

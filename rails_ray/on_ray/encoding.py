@@ -98,7 +98,7 @@ def encode(
         query_encoder=query_encoder,
         allow_code=allow_code,
     )
-    check_shared(str(Storage(storage)), [data and data.folder])
+    check_shared(str(Storage(storage)), [data.folder if data else None])
     return encoding.encode(OnRay(num_workers), storage, run, options, on_progress)
 
 

@@ -23,6 +23,8 @@ PRODUCTION_ENVIRONMENT = ENVIRONMENT | {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # between two bytes: twice the limit for a request (default: an hour)
+    # Longer than a request may take: a router on a machine that is cut off does not even refuse (default: for ever).
+    "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": "45",
     # Ray has no variable for how long headers may take. It copies this value into HAProxy's `defaults` section, so a
     # second line sets the timeout.
     "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": f"leastconn\n    timeout http-request {HEADERS_S}s",

@@ -54,7 +54,7 @@ def evaluate(
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
     check_split(split)
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    check_shared(str(store), [data and data.folder])
+    check_shared(str(store), [data.folder if data else None])
     how = (split, data, allowed, with_searches)
     return in_task(_evaluate, str(store), run, version, *how, on_progress=on_progress)
 

@@ -15,7 +15,7 @@ LOOK_S = 60.0  # limit for a node to say what it finds, the start of a process i
 
 def num_with_room(num_cpus: float, num_gpus: float) -> int:
     """How many nodes could hold a replica with these reservations; at least 1, as more may come."""
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return max(1, sum(own.get("CPU", 0) >= num_cpus and own.get("GPU", 0) >= num_gpus for own in found))
 
 
@@ -57,9 +57,10 @@ def check_shared(storage: str, others: Iterable[str | None] = ()) -> None:
 
 
 def _others() -> list[dict[str, Any]]:
-    """The other nodes that take tasks."""
+    """The other nodes that take tasks, in the order of their addresses."""
     own = ray.get_runtime_context().get_node_id()
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] != own]
+    found = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] != own]
+    return sorted(found, key=lambda node: str(node["NodeManagerAddress"]))
 
 
 def _look(node: str, paths: Sequence[str]) -> Any:

@@ -25,7 +25,7 @@ class ProcessGroupConfig(TorchConfig):
 
 
 class _OnSeveralNodes(_TorchBackend):
-    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
         worker_group.execute(_name_interface)
         super().on_start(worker_group, backend_config)
 

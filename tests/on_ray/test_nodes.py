@@ -41,11 +41,19 @@ from rails_ray.on_ray.cluster import cluster
 with cluster():
     on_ray.train(from_json(sys.argv[1].encode()), sys.argv[2], run="r", num_workers=2)
 """
-COUNT = """
+LOOK = """
+import sys
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.on_ray.nodes import num_with_room
+from rails_ray.on_ray.nodes import check_shared, num_with_room
 with cluster():
     print(num_with_room(0.1, 0), num_with_room(1.5, 0), num_with_room(0.1, 1))
+    for paths in sys.argv[1:]:
+        storage, *others = paths.split()
+        try:
+            check_shared(storage, others)
+            print("found")
+        except ValueError as error:
+            print(error)
 """
 # So that a lost node is missed after three seconds, and not after Ray's fifteen.
 IMPATIENT = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
@@ -134,24 +142,32 @@ def test_all_nodes_write_the_bytes_that_one_process_writes(published: OnNodes) -
     assert parts == encoded_here(published, "r", "alone")
 
 
-def test_nodes_with_room_are_counted(on_nodes: OnNodes) -> None:
-    assert on_nodes.command("-c", COUNT).split() == ["3", "1", "1"]
+def test_what_nodes_hold_and_find(on_nodes: OnNodes) -> None:
+    nodes = on_nodes.nodes
+    for number in (0, 1, 2):
+        nodes.run("mkdir", "-p", "/tmp/same-name", at=number)
+    nodes.run("mkdir", "-p", "/tmp/alone")
+    asked = ["/tmp/same-name", "s3://bucket /tmp/alone", "/var/tmp", "s3://bucket /nowhere"]
+    counted, *found = on_nodes.command("-c", LOOK, *asked).splitlines()
+    assert counted == "3 1 1"
+    rest = (
+        f"must be the same on all nodes of the cluster, got none on node {nodes.nodes[1].address}: mount it there, or "
+    )
+    if nodes.is_apart:  # folders of the same name are not the same
+        assert found[:2] == [
+            f"{path} {rest}take s3://, az:// or gs://bucket/prefix" for path in ("/tmp/same-name", "/tmp/alone")
+        ]
+    assert found[2:] == ["found"] * 2
 
 
-def test_a_folder_that_other_nodes_lack_is_refused(on_nodes: OnNodes) -> None:
+def test_a_command_refuses_a_folder_that_other_nodes_lack(on_nodes: OnNodes) -> None:
     if not on_nodes.nodes.is_apart:
         pytest.skip("needs nodes with folders of their own: the right to make network namespaces")
-    nodes = on_nodes.nodes
-    evaluate = [sys.executable, "-m", "rails_ray.cli", "evaluate", "--run", "r", "--storage"]
-    nodes.run("mkdir", "-p", "/tmp/alone")
-    refused = nodes.run(*evaluate, "/tmp/alone")
-    sentence = f"/tmp/alone must be the same on all nodes of the cluster, got none on node {nodes.nodes[1].address}: "
+    on_nodes.nodes.run("mkdir", "-p", "/tmp/alone")
+    evaluate = ["-m", "rails_ray.cli", "evaluate", "--run", "r", "--storage", "/tmp/alone"]
+    refused = on_nodes.nodes.run(sys.executable, *evaluate)
     assert refused.returncode == 2
-    assert sentence + "mount it there, or take s3://" in refused.stderr
-    for other in (1, 2):
-        nodes.run("mkdir", "-p", "/tmp/alone", at=other)
-    assert sentence in nodes.run(*evaluate, "/tmp/alone").stderr, "folders of the same name are not the same"
-    assert "run must be one of the finished ones (none yet), got 'r'" in nodes.run(*evaluate, "/var/tmp").stderr
+    assert "rails-ray: /tmp/alone must be the same on all nodes of the cluster, got none on node" in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def build(args: ServeArgs) -> Application:
 def application(args: ServeArgs, placement: DeploymentSize) -> Application:
     """Build with given replicas and reservations; raises what `build` does."""
     allowed, store = AllowedCode.given(args.allow_code), Storage(args.storage)
-    check_shared(str(store), [args.keys_file, args.ranker and args.ranker.folder])
+    check_shared(str(store), [args.keys_file, args.ranker.folder if args.ranker else None])
     version = Version.published(store, args.version, allowed)
     own, storage = version.family, str(version.storage)
     names_another = args.ranker is not None and args.ranker.path != own.ranker.path
