@@ -90,7 +90,7 @@ def rows_of(arguments: Arguments) -> Iterator[dict[str, Any]]:
             for name in (name for name in arguments.peers if not missing(name)):
                 yield from of_peer(name, corpus, best)
         if "ways" in arguments.parts:
-            yield from of_mixture(arguments.num_mixture, arguments.repeats)
+            yield from of_mixture(arguments.num_mixture, min(arguments.repeats, 3))  # 32 scores of each take seconds
             yield from of_indexes(corpus, min(arguments.num_indexed, arguments.num_items), arguments.repeats)
             kept, _ = corpus.kept("rails-ray", lambda folder: PEERS["rails-ray"].build(corpus, folder))
             version = local.open(str(kept))

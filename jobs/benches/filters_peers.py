@@ -94,7 +94,7 @@ class Lance:
         def search(query: Vectors, share: float, beam: int | None) -> list[int]:
             looking = table.search(query).distance_type("dot").limit(K).where(f"number < {share}", prefilter=True)
             looking = looking.bypass_vector_index() if beam is EXACT else looking.nprobes(1).ef(beam)
-            found: list[int] = looking.select(["id"]).to_arrow()["id"].to_pylist()
+            found: list[int] = looking.select(["id", "_distance"]).to_arrow()["id"].to_pylist()
             return found
 
         return search

@@ -26,7 +26,7 @@ from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
 from rails_ray.serving.kept_masks import KeptMasks, LeftRows
 
-SHARES = (0.9, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.001)
+SHARES = (0.9, 0.5, 0.1, 0.05, 0.01, 0.001)
 COMPONENTS, COMPONENT_WIDTH = 8, 32  # of a mixture
 MIXTURE_METHODS = ("brute_force", "average", "combined", "gated")
 NO_PAIRS = Exclusions.of([])

@@ -19,6 +19,7 @@ from rails_ray.search.candidates import FirstStage
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import READ
 
+MOST_OF_MIXTURE = 0.75  # share of the items: where gates are sharp, a scan of all scores few of them (`two_pass`)
 GATHER = 5.0  # products in the time of reading a vector wherever it lies (jobs.benches.filters)
 
 
@@ -43,6 +44,8 @@ class Gathering:
             method: what would hide the others.
         """
         num_queries = max(num_queries, 1)
+        if self.num_components != (1, 1) and num_left > MOST_OF_MIXTURE * self.num_items:
+            return False
         gathered = num_left * self._score(GATHER / num_queries)
         return gathered <= self._hidden(num_left, num_queries, method, params)
 

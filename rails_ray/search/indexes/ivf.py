@@ -98,8 +98,8 @@ class IvfSearch:
 
     def num_products(self, num_left: int, params: SearchParams) -> float:
         """The contract of `KindSearch`: with all centroids, and with a share of the vectors, hidden ones too."""
-        nlist = self.index.nlist
-        return nlist + OF_LIST * self.index.ntotal * min(self._num_probes(params), nlist) / nlist
+        nlist, num_items = len(self.sizes), int(self.sizes.sum())
+        return nlist + OF_LIST * num_items * min(self._num_probes(params), nlist) / nlist
 
     def _num_probes(self, params: SearchParams) -> int:
         return params.nprobe or max(round(math.sqrt(self.index.nlist)), 1)  # pgvector's README: "a good place to start"
