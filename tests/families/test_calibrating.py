@@ -89,7 +89,7 @@ def test_too_few_queries_are_left(storage: Storage) -> None:
     [
         (
             {"year": 1},
-            r'filter must pass an item of version v1-2 to calibrate over, got \{"year":1\}, which passes none',
+            r'filter must pass an item of version v1-2, got \{"year":1\}, which passes none',
         ),
         ({"colour": 1}, "filter must name attributes of the version, lang, price, .*, got 'colour'"),
     ],

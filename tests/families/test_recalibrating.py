@@ -38,19 +38,25 @@ def write_items(folder: Path, name: str, seeds: list[int]) -> None:
     pq.write_table(table, folder / "items" / name)
 
 
-def write_queries(folder: Path) -> None:
-    """A query for each item, and for some that come later."""
-    rows = list(range(NUM_ITEMS + 20))
+def write_queries(folder: Path, num_items: int) -> None:
+    """A query for each item."""
+    rows = list(range(num_items))
     queries = {"query_id": rows, "vector": vectors_of([1000 + row for row in rows]), "split": ["valid"] * len(rows)}
     pq.write_table(pa.table(queries), folder / "queries.parquet")
     pq.write_table(pa.table({"query_id": rows, "item_id": [f"a{row}" for row in rows]}), folder / "relevance.parquet")
+
+
+def grow(folder: Path) -> None:
+    """Ten more items, and their queries."""
+    write_items(folder, "day-2.parquet", list(range(NUM_ITEMS, NUM_ITEMS + 10)))
+    write_queries(folder, NUM_ITEMS + 10)
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     write_items(folder, "day-1.parquet", list(range(NUM_ITEMS)))
-    write_queries(folder)
+    write_queries(folder, NUM_ITEMS)
     return folder
 
 
@@ -104,7 +110,7 @@ def test_few_changes_are_counted(storage: Storage, data: Path) -> None:
 
 def test_many_changes_calibrate_anew(storage: Storage, data: Path) -> None:
     """As the new version would be calibrated by itself, over all items and under each filter."""
-    write_items(data, "day-2.parquet", list(range(40, 50)))
+    grow(data)
     found = refresh(storage)
     assert found.num_calibrated == 2
     assert current(storage).keys() == {None, canonical(CHEAP)}
@@ -116,7 +122,7 @@ def test_many_changes_calibrate_anew(storage: Storage, data: Path) -> None:
 
 
 def test_it_may_be_left_out(storage: Storage, data: Path) -> None:
-    write_items(data, "day-2.parquet", list(range(40, 50)))
+    grow(data)
     assert refresh(storage, recalibrate_beyond=None).num_calibrated == 0
     assert current(storage)[None].num_changed == 10
     write_items(data, "day-3.parquet", [50])
@@ -125,7 +131,7 @@ def test_it_may_be_left_out(storage: Storage, data: Path) -> None:
 
 def test_the_gates_see_the_new_calibration(storage: Storage, data: Path) -> None:
     """One that refuses leaves the former version with its own."""
-    write_items(data, "day-2.parquet", list(range(40, 50)))
+    grow(data)
     seen = list[int | None]()
 
     def refuse(made: Any) -> None:
@@ -143,9 +149,9 @@ def test_data_without_queries_say_so_and_the_calibration_goes_on(
     storage: Storage, data: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = current(storage)[None]
+    grow(data)
     for name in ("queries", "relevance"):
         (data / f"{name}.parquet").unlink()
-    write_items(data, "day-2.parquet", list(range(40, 50)))
     assert main(["refresh", "--storage", str(storage)]) == 0
     assert "50 items (10 added)" in capsys.readouterr().out
     said = [own for own in caplog.messages if "goes on as it was made at" in own]
@@ -156,7 +162,7 @@ def test_data_without_queries_say_so_and_the_calibration_goes_on(
 
 
 def test_the_command_says_what_it_calibrated(storage: Storage, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_items(data, "day-2.parquet", list(range(40, 50)))
+    grow(data)
     assert main(["refresh", "--storage", str(storage), "--recalibrate-beyond", "0.2"]) == 0
     assert "calibrated anew: 2" in capsys.readouterr().out
     assert main(["refresh", "--storage", str(storage), "--recalibrate-beyond", "-1"]) == 2
@@ -169,7 +175,7 @@ def test_killed_at_each_write(
 ) -> None:
     """All items of a file are there, or none, and in either case the calibrations of that version; the next refresh has
     all, once, and calibrated for them."""
-    write_items(data, "day-2.parquet", list(range(40, 50)))
+    grow(data)
     root, number, is_over = Path(str(storage)), 0, False
     former, expected = {*Version.published(storage).item_ids()}, NUM_ITEMS + 10
     while not is_over:

@@ -28,6 +28,7 @@ It knows no Ray, so that a deployment on a cluster and a single process answer a
 | `instruments`    | metrics of one process, for Prometheus                                  |
 | `traces`         | requests and stages as spans of OpenTelemetry                           |
 | `streaming`      | an answer as JSON, in one piece or in many                              |
+| `running`        | uvicorn in a thread, until its last answer                              |
 | `single`         | all of it in one process, without Ray                                   |
 | `workers`        | several such processes at one port                                      |
 """

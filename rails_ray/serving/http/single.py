@@ -13,11 +13,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import uvicorn
 from fastapi import Response
 from numpy.typing import NDArray
 
-from rails_ray.errors import UnavailableError, UnsupportedError
+from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.schema.items import DeleteItemsRequest, ItemsRequest
 from rails_ray.schema.requests import ExplainRequest, SearchRequest
@@ -28,7 +27,6 @@ from rails_ray.serving.following import Follower
 from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.api import ALWAYS, api_of
-from rails_ray.serving.http.header_timeout import HeaderTimeoutProtocol
 from rails_ray.serving.http.instruments import PrometheusMetrics
 from rails_ray.serving.http.items import CHANGES_NONE, check_who_changes
 from rails_ray.serving.http.keys import KeysFile
@@ -36,6 +34,7 @@ from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.origins import checked
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
+from rails_ray.serving.http.running import running
 from rails_ray.serving.item_changes import ItemChanges, WaitingChanges
 from rails_ray.serving.loaded import Loaded
 from rails_ray.serving.local import LocalVersion
@@ -44,7 +43,6 @@ from rails_ray.serving.short_work import ShortWork
 from rails_ray.serving.traffic import Traffic
 
 LOOK_S = 1.0  # between two looks at the file of keys
-START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
 
 Value = TypeVar("Value")
 
@@ -208,41 +206,11 @@ def listening(
         """Return what the server counted, as Prometheus reads it."""
         return Response(single.instruments.text(), media_type="text/plain; version=0.0.4")
 
-    config = uvicorn.Config(
-        api,
-        host=host,
-        port=port,
-        http=HeaderTimeoutProtocol,
-        log_level="warning",
-        timeout_graceful_shutdown=STOP_S,
-    )
-    server = _Uvicorn(config)
-    sockets = None if shared is None else [shared]
-    thread = threading.Thread(target=server.run, args=(sockets,), name="server", daemon=True)
-    thread.start()
-    if not server.is_listening.wait(START_S) or not server.started:
-        raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")
-    follower = single.follower
-    if follower is not None:
-        follower.start()
-    try:
-        yield thread
-    finally:
-        if follower is not None:
-            follower.stop()
-        server.should_exit = True
-        thread.join()
-
-
-class _Uvicorn(uvicorn.Server):
-    """A server that tells when it has begun to listen, or has failed to."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_listening = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    with running(api, host=host, port=port, shared=shared) as thread:
         try:
-            await super().startup(sockets)
+            if single.follower is not None:
+                single.follower.start()
+            yield thread
         finally:
-            self.is_listening.set()
+            if single.follower is not None:
+                single.follower.stop()

@@ -1,0 +1,97 @@
+"""uvicorn in a thread of this process, from the first connection to the last answer.
+
+The interpreter must not end under a server that still answers: what it begins then fails with a 500. So the block of
+`running` is left only once the server has ended, whatever signals come meanwhile.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rails_ray.errors import UnavailableError
+from rails_ray.serving.http.asgi import Refusal, refuse
+from rails_ray.serving.http.header_timeout import HeaderTimeoutProtocol
+
+START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
+STOPPED = Refusal(503, "the server must run to answer, got its end: ask another one, or this one again", (
+    (b"retry-after", b"1"),
+    (b"connection", b"close"),
+))  # fmt: skip
+
+
+@contextmanager
+def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None = None) -> Iterator[threading.Thread]:
+    """Serve an application inside the block; yields the thread that does. At the end answers that are under way have
+    STOP_S; after a second signal they have no more time.
+
+    Args:
+        shared: a socket that listens there already, with other processes.
+
+    Raises:
+        UnavailableError: if the server does not begin to listen.
+    """
+    config = uvicorn.Config(
+        RefusesAtEnd(app),
+        host=host,
+        port=port,
+        http=HeaderTimeoutProtocol,
+        log_level="warning",
+        timeout_graceful_shutdown=STOP_S,
+    )
+    server = _Uvicorn(config)
+    sockets = None if shared is None else [shared]
+    thread = threading.Thread(target=server.run, args=(sockets,), name="server", daemon=True)
+    try:
+        thread.start()
+        if not server.is_listening.wait(START_S) or not server.started:
+            raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")
+        yield thread
+    finally:
+        server.should_exit = True
+        while thread.is_alive():
+            try:
+                thread.join()
+            except KeyboardInterrupt:  # the first is on its way already
+                server.force_exit = True
+
+
+class RefusesAtEnd:
+    """An ASGI application in front of another: a request that is cancelled gets 503. uvicorn cancels what outlasts its
+    end, and would answer 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or has_begun:
+                raise
+            await refuse(send, STOPPED)
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server that tells when it has begun to listen, or has failed to."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_listening = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.is_listening.set()
