@@ -95,7 +95,7 @@ def calibrated(
 
 
 def measured(found: VersionQueries, own: Calibrated, split: str) -> CalibrationReport:
-    """What a calibration promises, and keeps of the relevant items of another split.
+    """Measure what a calibration promises, and keeps of the relevant items of another split.
 
     Raises:
         ValueError: if that split has no query with a relevant item among those that are searched.
