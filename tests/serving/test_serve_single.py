@@ -1,7 +1,9 @@
 """`rails-ray serve --single` as a process: what it says, whom it lets in, how it ends; and what it refuses."""
 
 import signal
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -14,6 +16,7 @@ from rails_ray.storage.versions import listed
 from support import processes
 from support.examples import publish_here
 from support.ports import free_port
+from support.processes import wait_for
 
 KEY = "a-key-of-the-test-1"
 
@@ -50,6 +53,43 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         assert readers(Storage(str(root)), time.time()) == ({}, [])
         assert process.stderr is not None
         assert process.stderr.read() == "rails-ray: stopped\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGTERM], pytest.param([signal.SIGTERM, signal.SIGINT], marks=pytest.mark.long)]
+)
+def test_its_end_is_no_error_of_the_server(root: Path, signals: list[signal.Signals]) -> None:
+    """Requests that are under way are answered, or refused with 503, or their connections close; also if a second
+    signal comes, as `uv run` and some supervisors send one to the process and one to its group."""
+    port, statuses = free_port(), list[tuple[int, str]]()
+    process = processes.command("serve", "--single", "--storage", str(root), "--allow-anonymous", "--port", str(port))
+    body = {"search": {"queries": [{"text": "red"}] * 1000, "cutoff": {"score": -1}}, "relevant": [["item-1"]] * 1000}
+
+    def ask() -> None:
+        with suppress(httpx.TransportError), httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            while True:
+                answer = client.post("/v1/feedback", json=body)
+                statuses.append((answer.status_code, answer.text[:200]))
+
+    clients = [threading.Thread(target=ask) for _ in range(3)]
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for client in clients:
+            client.start()
+        wait_for(lambda: len(statuses) >= 3)
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.1)
+        assert process.wait(30) == EXIT_INTERRUPTED
+        for client in clients:
+            client.join()
+        assert {status for status, _ in statuses} <= {200, 503}, statuses[-3:]
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
     finally:
         process.kill()
         process.communicate()

@@ -1,14 +1,16 @@
 """uvicorn in a thread of this process, from the first connection to the last answer.
 
 The interpreter must not end under a server that still answers: what it begins then fails with a 500. So the block of
-`running` is left only once the server has ended, whatever signals come meanwhile.
+`running` is left only once the server has ended, whatever signals come meanwhile. Nor may anyone wait for it by
+`Thread.join`: a signal that interrupts that marks the thread as ended (python/cpython#90882).
 """
 
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,8 +27,8 @@ STOPPED = Refusal(503, "the server must run to answer, got its end: ask another 
 
 
 @contextmanager
-def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None = None) -> Iterator[threading.Thread]:
-    """Serve an application inside the block; yields the thread that does. At the end answers that are under way have
+def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None = None) -> Iterator["Running"]:
+    """Serve an application inside the block; yields what does. At the end answers that are under way have
     STOP_S; after a second signal they have no more time.
 
     Args:
@@ -40,24 +42,55 @@ def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None 
         host=host,
         port=port,
         http=HeaderTimeoutProtocol,
+        lifespan="off",  # there is none, and a second signal would leave its task behind
         log_level="warning",
         timeout_graceful_shutdown=STOP_S,
     )
     server = _Uvicorn(config)
     sockets = None if shared is None else [shared]
-    thread = threading.Thread(target=server.run, args=(sockets,), name="server", daemon=True)
+    own = Running(partial(server.run, sockets))
+    own.start()
     try:
-        thread.start()
         if not server.is_listening.wait(START_S) or not server.started:
             raise UnavailableError(f"the server must listen at {host}:{port} within {START_S:g} s, got none that does")
-        yield thread
+        yield own
     finally:
         server.should_exit = True
-        while thread.is_alive():
+        while own.is_alive():
             try:
-                thread.join()
+                own.join()
             except KeyboardInterrupt:  # the first is on its way already
                 server.force_exit = True
+
+
+class Running:
+    """A server at work.
+
+    Args:
+        serve: answers until it is stopped.
+    """
+
+    def __init__(self, serve: Callable[[], None]) -> None:
+        self._serve, self._has_ended = serve, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve, in a thread."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self._has_ended.set()
+
+    def is_alive(self) -> bool:
+        """Return whether it has not ended."""
+        return not self._has_ended.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, or so many seconds."""
+        self._has_ended.wait(timeout)
 
 
 class RefusesAtEnd:

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import socket
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,7 @@ from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.origins import checked
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
-from rails_ray.serving.http.running import running
+from rails_ray.serving.http.running import Running, running
 from rails_ray.serving.item_changes import ItemChanges, WaitingChanges
 from rails_ray.serving.loaded import Loaded
 from rails_ray.serving.local import LocalVersion
@@ -186,8 +185,8 @@ class SingleProcessServer:
 @contextmanager
 def listening(
     single: SingleProcessServer, *, host: str = "127.0.0.1", port: int = 8000, shared: socket.socket | None = None
-) -> Iterator[threading.Thread]:
-    """Serve inside the block; yields the thread that does.
+) -> Iterator[Running]:
+    """Serve inside the block; yields what does.
 
     Args:
         shared: a socket that listens there already, with other processes.
@@ -206,11 +205,11 @@ def listening(
         """Return what the server counted, as Prometheus reads it."""
         return Response(single.instruments.text(), media_type="text/plain; version=0.0.4")
 
-    with running(api, host=host, port=port, shared=shared) as thread:
+    with running(api, host=host, port=port, shared=shared) as server:
         try:
             if single.follower is not None:
                 single.follower.start()
-            yield thread
+            yield server
         finally:
             if single.follower is not None:
                 single.follower.stop()

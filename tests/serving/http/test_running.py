@@ -1,0 +1,46 @@
+"""A server in a thread: what is cancelled at its end is refused."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rails_ray.serving.http.running import RefusesAtEnd
+
+HTTP = {"type": "http"}
+
+
+def cancelled(app: Any) -> list[dict[str, Any]]:
+    """What an application sends whose request is cancelled while it waits."""
+    sent = list[dict[str, Any]]()
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(RefusesAtEnd(app)(HTTP, send, send))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(scenario())
+    return sent
+
+
+def test_a_request_that_is_cancelled_is_refused() -> None:
+    async def waits(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    start, body = cancelled(waits)
+    assert start["status"] == 503
+    assert {(b"retry-after", b"1"), (b"connection", b"close")} <= {*start["headers"]}
+    assert b"the server must run to answer, got its end" in body["body"]
+
+
+def test_an_answer_that_has_begun_ends_as_it_is() -> None:
+    async def begins(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        cancelled(begins)
