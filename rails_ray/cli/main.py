@@ -66,6 +66,7 @@ RESUMED = {  # how a command goes on that a signal has ended
     "relevance": "the same command with the same --name scores the blocks that are missing",
 }
 WITH_RECIPE = ("train", "pipeline")
+OF_VERSION = ("publish", "evaluate", "calibrate", "tune", "serve")  # whose first word may be the version
 COMPLETION = "--print-completion"
 NOTING = ("rails_ray.families.running", "rails_ray.families.encoding")  # modules that log notes on the data
 
@@ -212,6 +213,8 @@ def parse(arguments: Sequence[str]) -> Command:
     if name not in COMMANDS:
         return _among({name: _outline(name) for name in COMMANDS}, arguments)
     kind = _imported(name)
+    if name in OF_VERSION and len(arguments) > 1 and not arguments[1].startswith("-"):
+        arguments = [name, "--version", *arguments[1:]]
     if name not in WITH_RECIPE:
         command: Command = tyro.cli(kind, prog=f"rails-ray {name}", args=arguments[1:])
         return command

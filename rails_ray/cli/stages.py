@@ -152,7 +152,7 @@ class Publish(Stored):
     """Check an encoded version, write its manifest, and make it the current one."""
 
     version: str
-    """A version that `rails-ray encode` made."""
+    """A version that `rails-ray encode` made; `rails-ray publish v1` names it too."""
 
     def run(self) -> dict[str, Any]:
         with out.status("loading torch"):

@@ -66,6 +66,14 @@ def test_a_command_may_be_written_with_an_underscore() -> None:
     assert type(parse(["new_key", "--rate", "2"])) is type(parse(["new-key", "--rate", "2"]))
 
 
+@pytest.mark.parametrize("name", ["publish", "evaluate", "calibrate", "tune", "serve"])
+def test_a_version_may_be_named_without_its_option(name: str) -> None:
+    options = ["--storage", "s"]
+    assert parse([name, "v1", *options]) == parse([name, "--version", "v1", *options])
+    with pytest.raises(SystemExit):
+        parse([name, "v1", "v2", *options])
+
+
 def test_a_shell_completes_commands_and_their_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--print-completion", "bash"])
