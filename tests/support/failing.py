@@ -1,10 +1,14 @@
 """A storage of which one operation fails."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rails_ray.errors import StorageError
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.local import LocalFiles
 
 OPERATIONS = {
     *("exists", "read", "read_tagged", "read_hashed", "open", "sizes", "list"),
@@ -60,3 +64,33 @@ class _Counted:
     def __getattr__(self, name: str) -> Any:
         own = getattr(self._files, name)
         return (lambda *arguments: self._of.called(own, *arguments)) if name in OPERATIONS else own
+
+
+def dying(patched: pytest.MonkeyPatch, root: Path, number: int, is_done: bool) -> list[int]:
+    """Let the process die at an operation on files below a folder, before it is done or after: every later one fails
+    too. It may open as many storages as it likes.
+
+    Args:
+        number: of the operation, from 1 on.
+
+    Returns:
+        A list of one number, that of the operations.
+    """
+    count = [0]
+    for name in OPERATIONS:
+        own = getattr(LocalFiles, name)
+
+        def counted(self: LocalFiles, *arguments: Any, own: Callable[..., Any] = own) -> Any:
+            if not Path(str(self)).is_relative_to(root):
+                return own(self, *arguments)
+            count[0] += 1
+            if count[0] < number:
+                return own(self, *arguments)
+            if is_done and count[0] == number:
+                found = own(self, *arguments)
+                if own.__name__ == "open" and found:
+                    found[0].close()
+            raise OSError("the process is dead")
+
+        patched.setattr(LocalFiles, name, counted)
+    return count
