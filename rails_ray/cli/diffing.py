@@ -132,13 +132,14 @@ def _weights(version: Version) -> dict[str, str]:
 
 
 def _are_alike(one: StoredCalibration | None, other: StoredCalibration | None) -> bool:
-    """Return whether calibrations are equal but for their time."""
+    """Return whether calibrations are equal but for their time and the items that have changed since."""
     if one is None or other is None:
         return one is other
     pairs = [(getattr(one.positives, own.name), getattr(other.positives, own.name)) for own in fields(one.positives)]
     if not all(np.array_equal(*pair) for pair in pairs):
         return False
-    return replace(one, positives=other.positives, created_at=other.created_at) == other
+    same = {name: getattr(other, name) for name in ("positives", "created_at", "num_items", "num_changed")}
+    return replace(one, **same) == other
 
 
 def facts_table(found: VersionsDiff) -> Table:

@@ -342,8 +342,9 @@ class Engine:
 
     def _cutoffs_for(self, request: SearchRequest) -> Cutoffs:
         """The cut-offs of the items that the request's filter passes."""
-        has_filter = self.cutoffs.of_filters and request.filter and isinstance(request.filter, dict)
-        return self.cutoffs.under(canonical(request.filter)) if has_filter else self.cutoffs
+        if not self.cutoffs.of_filters or not isinstance(request.filter, dict):
+            return self.cutoffs
+        return self.cutoffs.under(canonical(request.filter))
 
     def _checked(self, request: SearchRequest) -> tuple[Cutoffs, CutoffInput, int, int | None]:
         """The cut-offs that hold for the request, the one that it gets, the most items that it keeps, and how many are

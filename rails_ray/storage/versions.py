@@ -172,12 +172,8 @@ def renew_pointer(storage: Storage) -> None:
 
 
 def announce(storage: Storage, version: str) -> None:
-    """Let servers that follow look again at a version, of which a file beside the manifest is new, if it is current.
-
-    Raises:
-        DamagedError: if the pointer cannot be read.
-    """
-    with suppress(NotFoundError):
+    """Let servers that follow look again at a version, of which a file beside the manifest is new, if it is current."""
+    with suppress(NotFoundError, DamagedError):  # then nobody follows it
         if current_version(storage) == version:
             renew_pointer(storage)
 

@@ -175,6 +175,7 @@ def test_calibrations_are_alike_but_for_their_time(root: Path) -> None:
 
     for calibration, expected in (
         (replace(STORED, created_at="2026-02-02T00:00:00Z"), True),
+        (replace(STORED, num_items=40, num_changed=3), True),
         (replace(STORED, num_segments=2), False),
         (replace(STORED, positives=STORED.positives.take(STORED.positives.temperature < 0.2)), False),
     ):

@@ -16,7 +16,7 @@ from rails_ray.families import default_searches
 from rails_ray.serving import local, measuring
 from rails_ray.serving.shard_messages import ShardRequest
 from rails_ray.serving.shard_search import ShardSearch
-from rails_ray.storage import manifest
+from rails_ray.storage import manifest, versions
 from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
@@ -57,7 +57,9 @@ def test_the_fastest_that_reaches_the_target_is_stored_and_served(root: Path, cl
     assert found.chosen.method == "average"
     assert default_searches.read_current(store, "v1") == found.chosen
     after = {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    assert {name: own for name, own in after.items() if not name.startswith("search")} == before
+    assert before.pop(versions.CURRENT) != after.pop(versions.CURRENT)  # which servers that follow look at
+    assert versions.current_version(store) == "v1"
+    assert {name: own for name, own in after.items() if not name.startswith(("search", "."))} == before
     opened = local.open(str(root))
     assert opened.facts["search"]["params"] == found.chosen.params
     assert opened.search(["red"], k=4).method == "average"

@@ -1,5 +1,6 @@
 """The stages on a real cluster: two training workers, Ray Data, and what each leaves in storage."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 import torch
 
 import oracles.ranking
-from rails_ray import on_ray
-from rails_ray.cli.stages import Evaluate
+from rails_ray import local, on_ray
+from rails_ray.cli.stages import Calibrate, Evaluate
 from rails_ray.cutoffs.measuring import drift, measure
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
@@ -27,14 +28,15 @@ from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState
 from rails_ray.serving.cutoffs import calibration_of
-from rails_ray.storage import runs
+from rails_ray.storage import runs, versions
 from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
 from rails_ray.training.evaluation.calibrating import positives_of
 from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import HIT_RATES
-from support.examples import small_history_config, times_of, write_sequence_data, write_untrained_run
+from support.attributes import random_items, with_attributes
+from support.examples import publish_here, small_history_config, times_of, write_sequence_data, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -208,6 +210,24 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
     assert refitted is not None
     assert refitted.background == refitted.fitted == stored.fitted
     assert (refitted.background_name, refitted.num_segments) == ("fitted", 3)
+
+
+def test_the_command_calibrates_under_a_filter(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Beside the calibration of all items; servers that follow are told."""
+    publish_here(tmp_path)
+    store, filter = Storage(str(tmp_path)), {"price": {"$lt": 10}}
+    with_attributes(store, random_items(60))
+    before = store.read_tagged(versions.CURRENT)
+    done = Calibrate(storage=str(tmp_path), split="train", filter=json.dumps(filter), plot=tmp_path / "c.png").run()
+    assert done["filter"] == filter
+    assert "as the filter hides all their relevant items" in capfd.readouterr().out
+    version = local.open(str(tmp_path))
+    assert (version.facts["calibration"], version.facts["calibrated_filters"]) == (None, [filter])
+    [found] = version.search(["red"], cutoff={"coverage": 0.5}, filter=filter).results
+    assert found.is_calibrated
+    assert store.read_tagged(versions.CURRENT) != before
+    with pytest.raises(ValueError, match=r"--filter must be JSON, such as .* got '{price': "):
+        Calibrate(storage=str(tmp_path), filter="{price").run()
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import pytest
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.families import default_searches
 from rails_ray.families.default_searches import DefaultSearch
+from rails_ray.families.version import Version
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving import local
 from rails_ray.serving.client import Client
@@ -159,6 +160,7 @@ def test_a_server_keeps_the_one_that_it_is_given(root: Path) -> None:
     default_searches.write(store, "v1", replace(AVERAGE, method="two_pass", params={}))
     request = SearchRequest.model_validate({"queries": [{"text": "red"}]})
     assert SearchDefaults.read(opened, first).method(request) == "average"
-    assert SearchDefaults.read(opened).method(request) == "two_pass"
+    assert SearchDefaults.read(opened).method(request) == "average"
+    assert SearchDefaults.read(Version.published(store)).method(request) == "two_pass"
     assert SearchDefaults.read(opened, "none").method(request) == "brute_force"
     default_searches.write(store, "v1", AVERAGE)

@@ -89,8 +89,12 @@ def application(args: ServeArgs, placement: DeploymentSize) -> Application:
         }
     args = args.model_copy(update=pinned)  # so that later replicas serve the same
     # Raises if the default cut-off or search cannot work, before anything starts.
-    named = {"calibration": args.calibration, "filter_calibrations": args.filter_calibrations}
-    Cutoffs.read(version, default=args.cutoff, **named)
+    Cutoffs.read(
+        version,
+        default=args.cutoff,
+        calibration=args.calibration,
+        filter_calibrations=args.filter_calibrations,
+    )
     SearchDefaults.read(version, args.search)
     Lease(version.storage, lambda: version.name).look()  # until the routers have leases of their own
     num_shards = args.num_deployed(version.num_shards)
