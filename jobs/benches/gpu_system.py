@@ -5,9 +5,11 @@ with clusters of its own, so that one that fails or hangs ends alone:
 
     train   a Mixture of Logits with cross-device negatives, by a plain task (as the product places one worker) and by
             Ray Train; SOLAR's chunks, a quarter of a GPU each; the same on the CPU
-    encode  200,000 texts by Ray Data, an actor on the GPU; published; the items beside the CPU's
+    encode  200,000 texts by Ray Data, an actor on the GPU, and four with a quarter of it each; published; the items
+            beside the CPU's
     serve   router and 2 shards in profile production, 2 replicas of each, all on one GPU; answers beside those of
-            `rails_ray.local` on the CPU, cut-offs included; latency and requests a second beside CPU replicas
+            `rails_ray.local` on the CPU, cut-offs included; another version and back; the GPU's memory beside what the
+            manifest says; latency and requests a second beside CPU replicas
     large   674,044 items of 8 x 8 components of width 32, one replica; queries a second beside a CPU replica
     faiss   a flat index of 1,000,000 x 128
 

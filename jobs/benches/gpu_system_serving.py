@@ -17,6 +17,7 @@ from jobs.benches.chaos_clients import own_processes
 from jobs.benches.gpu_measuring import Case
 from jobs.benches.gpu_system_setting import System, num_on_gpu, used_mb
 from jobs.benches.gpu_system_training import DATA
+from jobs.benches.gpu_system_versions import FOLLOW_S, beside_plan, gpu_scans, planned_mb, swapped
 from jobs.benches.http import PORT, ROLES
 from jobs.benches.throughput import TEXTS, body_of, loaded
 from rails_ray import on_ray
@@ -42,8 +43,7 @@ from rails_ray.storage.parquet import item_part
 
 MOST_OFF = 2e-3  # between scores of a GPU and of the CPU
 REPLICAS, SHARDS = 2, 2
-# Four replicas of shards would fit with a quarter of a GPU each, but the two of the router reserve as much.
-SHARE = 0.16
+SHARE = 0.25
 ASKED_TIMES, AT_ONCE = 3, 8
 LOADS = ((1, 1), (8, 1), (32, 1))  # clients, queries of a request
 CUTOFFS: dict[str, dict[str, Any]] = {
@@ -98,6 +98,7 @@ def serve_questions(
         measure = partial(at_once, url, CUTOFFS[name], expected[name])
         yield Case({"case": f"{name}, {AT_ONCE} clients at once"}, measure)
     yield Case({"case": "explain"}, partial(explained, url, on_cpu, expected["top_k"][0]["items"][:3]))
+    yield Case({"case": "swap, there and back"}, partial(swapped, url, system.storage("serve")))
     for clients, num_queries in LOADS:
         yield load_case(url, clients, num_queries, system.sized(5, 1))
 
@@ -106,12 +107,12 @@ def up(
     system: System, storage: str, size: DeploymentSize, labels: dict[str, Any], ask: Callable[[str], Iterator[Case]]
 ) -> Iterator[Case]:
     """The start of a server, and what is asked of it; only its failure if it does not start."""
-    arguments = ServeArgs(storage=storage, allow_anonymous=True, timeout_s=25)
+    arguments = ServeArgs(storage=storage, allow_anonymous=True, timeout_s=25, follow_s=FOLLOW_S)
     before, began = used_mb(), time.perf_counter()
     try:
         # A cluster of its own: with HAProxy, Serve can take half a minute to stop on one that stays.
         with cluster(system.num_cpus), served(arguments, size, port=PORT, leave_serve=True) as url:
-            start = partial(started, system, time.perf_counter() - began, before, bool(size.num_gpus))
+            start = partial(started, system, url, time.perf_counter() - began, before, planned_mb(storage, size))
             for case in (Case({"case": "start"}, start), *ask(url)):
                 yield Case({**case.labels, **labels}, case.measure)
     except Exception as error:  # other places have servers of their own
@@ -139,15 +140,19 @@ def in_process(storage: str, expected: Mapping[str, Results]) -> dict[str, Any]:
     return worst(agreement(found[name], expected[name]) for name in CUTOFFS)
 
 
-def started(system: System, seconds: float, before: float | None, is_gpu: bool) -> dict[str, Any]:
-    """Where the replicas are."""
+def started(system: System, url: str, seconds: float, before: float | None, planned: float | None) -> dict[str, Any]:
+    """Where the replicas are, and what they take."""
     replicas = [process for role in ("router", "shards") for process in own_processes(ROLES[role])]
     now, on_gpu = used_mb(), num_on_gpu(replicas)
     row: dict[str, Any] = {"seconds": seconds, "processes": len(replicas), "processes_on_gpu": on_gpu}
     if before is not None and now is not None:
         row |= {"gpu_mb": now, "gpu_mb_above": now - before}
-    if is_gpu and system.has_gpu and not on_gpu and not row.get("gpu_mb_above", 0) > 100:
+    row |= {"gpu_scans": gpu_scans(url)} | beside_plan(row.get("gpu_mb_above"), planned)
+    is_on_gpu = planned is not None and system.has_gpu
+    if is_on_gpu and not on_gpu and not row.get("gpu_mb_above", 0) > 100:
         row["failed"] = "replicas must use the GPU"
+    elif is_on_gpu and row["gpu_scans"] != ["fused"]:
+        row["failed"] = f"GPUs must scan by the fused kernel, got {row['gpu_scans']}"
     return row
 
 

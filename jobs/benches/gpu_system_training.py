@@ -187,6 +187,9 @@ def encode_cases(system: System) -> Iterator[Case]:
     with cluster(system.num_cpus):
         for place, is_gpu in system.places():
             yield Case({"case": "encode and publish", "on": place}, partial(encoded, system, storage, is_gpu))
+            if is_gpu:
+                parted = partial(encoded, system, storage, is_gpu, 4)
+                yield Case({"case": "encode and publish, a quarter of a GPU each", "on": place}, parted)
         yield Case({"case": "the GPU's items beside the CPU's"}, partial(compared, storage))
 
 
@@ -202,12 +205,16 @@ def random_run(storage: str, config: RunConfig) -> None:
     )
 
 
-def encoded(system: System, storage: str, use_gpu: bool) -> dict[str, Any]:
-    num_workers = 1 if use_gpu else min(4, system.cores)
-    version, started = "gpu" if use_gpu else "cpu", time.perf_counter()
-    made = on_ray.encode(
-        storage, RUN, version=version, num_shards=2, num_workers=num_workers, part_items=4096, use_gpu=use_gpu
-    )
+def encoded(system: System, storage: str, use_gpu: bool, on_a_gpu: int = 1) -> dict[str, Any]:
+    """Encode and publish.
+
+    Args:
+        on_a_gpu: workers that share the GPU.
+    """
+    num_workers = on_a_gpu if use_gpu else min(4, system.cores)
+    version, started = ("gpu" if on_a_gpu == 1 else "parts") if use_gpu else "cpu", time.perf_counter()
+    sizes: dict[str, Any] = {"num_shards": 2, "num_workers": num_workers, "part_items": 4096}
+    made = on_ray.encode(storage, RUN, version=version, use_gpu=use_gpu, worker_gpus=1 / on_a_gpu, **sizes)
     encoded_s = time.perf_counter() - started
     on_ray.publish(storage, made.version)
     return {

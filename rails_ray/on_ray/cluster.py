@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import ray
@@ -23,12 +24,27 @@ TOO_SLOW = re.compile("timed out|deadline exceeded|failed to (start|connect to) 
 
 
 def reserved_device() -> str:
-    """The torch device that Ray has reserved for this task or replica. A GPU that does not exist counts as the CPU, and
-    a process that is connected to no cluster has the CPU."""
+    """The torch device that Ray has reserved for this task or replica. A GPU that torch cannot use counts as the CPU,
+    which is logged, and a process that is connected to no cluster has the CPU."""
     if not ray.is_initialized():  # Ray would start a cluster to answer
         return "cpu"
-    has_gpu = ray.get_runtime_context().get_accelerator_ids().get("GPU") and torch.cuda.is_available()
-    return "cuda" if has_gpu else "cpu"
+    if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    _warn_of_cpu()
+    return "cpu"
+
+
+@cache
+def _warn_of_cpu() -> None:
+    """Log once in a process that a GPU is reserved in vain."""
+    logging.getLogger("ray.serve").warning(
+        "Ray has reserved a GPU that torch %s cannot use, so that the CPU computes: install a driver for CUDA %s, or "
+        "another torch",
+        torch.__version__,
+        torch.version.cuda or "(of which this torch has none)",
+    )
 
 
 def reserved_share() -> float:

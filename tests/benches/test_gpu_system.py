@@ -16,6 +16,12 @@ from jobs.benches import gpu_system, gpu_system_serving
 from jobs.benches.gpu_measuring import Case
 from jobs.benches.gpu_system import Section
 from jobs.benches.gpu_system_setting import System
+from jobs.benches.gpu_system_versions import beside_plan, planned_mb
+from rails_ray.families.version import Version
+from rails_ray.on_ray.serving.plan import DeploymentSize
+from rails_ray.serving.gpu_room import CONTEXT_BYTES, needed_bytes
+from rails_ray.storage.filesystem import Storage
+from support.examples import publish_here
 
 ROOT = Path(__file__).parents[2]
 HERE = "benches.test_gpu_system"
@@ -123,3 +129,15 @@ def test_answers_agree_but_for_rounding() -> None:
     cut = [result({"a": 0.9}, 0.5001)]
     assert "failed" not in gpu_system_serving.agreement(cut, [result({"a": 0.9, "b": 0.5}, 0.5)])
     assert "failed" in gpu_system_serving.agreement([result({}, 0.95)], [result({"a": 0.9}, 0.85)])
+
+
+def test_more_memory_than_planned_is_a_failure(tmp_path: Path) -> None:
+    publish_here(tmp_path, 2)
+    size = DeploymentSize(replicas=3, num_gpus=0.25, router_gpus=0.1)
+    version = Version.published(Storage(str(tmp_path)))
+    of_items = needed_bytes(version, 0) + needed_bytes(version, 1)
+    assert planned_mb(str(tmp_path), size) == 3 * (3 * CONTEXT_BYTES + of_items) / 1e6
+    assert planned_mb(str(tmp_path), DeploymentSize()) is None
+    assert beside_plan(109.0, 100.0) == {"planned_mb": 100.0}
+    assert beside_plan(111.0, 100.0)["failed"] == "replicas must take at most 1.1 of 100 MB, got 111"
+    assert beside_plan(None, None) == {}

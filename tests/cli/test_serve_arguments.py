@@ -37,6 +37,8 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
         "0.25",
         "--nodes",
         "2",
+        "--router-gpus",
+        "0.1",
         "--port",
         "9000",
     ]
@@ -53,10 +55,10 @@ def test_the_config_that_is_printed_is_of_the_versions_shards(
     }
     deployments = application["deployments"]
     assert [deployment["name"] for deployment in deployments] == ["Router", "Shard000", "Shard001", "Shard002"]
-    for deployment in deployments:
-        assert deployment["autoscaling_config"]["max_replicas"] == 4
-        assert deployment["max_replicas_per_node"] == 1
-        assert deployment["ray_actor_options"]["num_gpus"] == 0.25
+    assert {deployment["autoscaling_config"]["max_replicas"] for deployment in deployments} == {4}
+    assert {deployment["max_replicas_per_node"] for deployment in deployments} == {1}
+    reserved = [deployment["ray_actor_options"].get("num_gpus") for deployment in deployments]
+    assert reserved == [0.1, 0.25, 0.25, 0.25]
 
 
 @pytest.mark.parametrize(

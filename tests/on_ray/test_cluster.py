@@ -2,15 +2,18 @@
 
 import os
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+import torch
 from ray.exceptions import RaySystemError
 
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, EXIT_FAILED, main
 from rails_ray.errors import UnavailableError
-from rails_ray.on_ray.cluster import cluster
+from rails_ray.on_ray import cluster as module
+from rails_ray.on_ray.cluster import cluster, reserved_device, reserved_share
 
 # Word for word from ray/_private: node.py, worker.py, services.py and state.py.
 TIMED_OUT = Exception(
@@ -168,3 +171,33 @@ def test_an_empty_address_is_none(fake: Fake, address: str) -> None:
     os.environ["RAY_ADDRESS"] = address
     assert enter(fake)
     assert fake.options[0]["address"] == "local"
+
+
+def reserve(monkeypatch: pytest.MonkeyPatch, gpu_ids: list[str], share: float | None, *, has_gpu: bool) -> None:
+    """Stand in for a replica's place on the cluster."""
+    resources = {"CPU": 1.0} if share is None else {"CPU": 1.0, "GPU": share}
+    context = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": gpu_ids}, get_assigned_resources=lambda: resources)
+    monkeypatch.setattr(module.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    module._warn_of_cpu.cache_clear()
+
+
+def test_a_replica_has_the_part_of_a_gpu_that_ray_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as place:
+        reserve(place, ["0"], 0.25, has_gpu=True)
+        assert (reserved_device(), reserved_share()) == ("cuda", 0.25)
+    with monkeypatch.context() as place:
+        reserve(place, [], None, has_gpu=True)
+        assert (reserved_device(), reserved_share()) == ("cpu", 1.0)
+
+
+def test_a_gpu_that_torch_cannot_use_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as place:
+        reserve(place, ["0"], 1.0, has_gpu=False)
+        assert [reserved_device() for _ in range(3)] == ["cpu"] * 3
+    [message] = caplog.messages
+    assert message.startswith("Ray has reserved a GPU that torch")
+    assert "cannot use, so that the CPU computes: install a driver for CUDA" in message
