@@ -78,8 +78,20 @@ def test_the_image_has_what_rankers_and_clusters_need() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for target in ("cpu", "gpu"):
         [installed] = re.findall(r'"\.\[(.*?)\]"', " ".join(arguments for _, arguments in stages()[f"build-{target}"]))
-        assert set(installed.split(",")) == {"ray", "rankers", "relevance"} <= extras.keys()
+        more = {"gpu"} if target == "gpu" else set()
+        assert set(installed.split(",")) == {"ray", "rankers", "relevance"} | more <= extras.keys()
         assert "libgomp1" in " ".join(arguments for _, arguments in stages()[target])  # which lightgbm's wheel lacks
+
+
+def test_the_gpu_image_has_a_compiler_for_triton() -> None:
+    """Without one, a GPU would scan without the fused kernel."""
+    has_compiler = {
+        target: bool(
+            re.search(r"apt-get install [^&]*gcc libc6-dev ", " ".join(words for _, words in stages()[target]))
+        )
+        for target in ("cpu", "gpu")
+    }
+    assert has_compiler == {"cpu": False, "gpu": True}
 
 
 def test_the_cpu_image_alone_takes_torch_without_cuda() -> None:

@@ -264,3 +264,13 @@ def test_it_compiles_for_gpus_that_are_not_here(
         usage = subprocess.run([tool, "-res-usage", binary], capture_output=True, text=True, check=True).stdout
         assert "STACK:0 " in usage
         assert "LOCAL:0 " in usage
+
+
+# CI has no GPU: `python -m jobs.benches.gpu --only tests` runs it on a machine that has one.
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("activation", ["silu", "relu"])
+def test_on_a_gpu_what_is_compiled_passes_its_check(activation: Activation) -> None:
+    gate, _ = drawn(BOOKS, 1, 1)
+    for stored in (torch.float32, torch.float16, torch.bfloat16):
+        found = fused_scan.fused_scan(gate._replace(activation=activation), (8, 8), 32, stored)
+        assert isinstance(found, fused_scan.FusedScan), found
