@@ -87,7 +87,9 @@ def by_terms() -> Callable[[SearchSpec], SearchResult]:
 
 
 @pytest.mark.parametrize(
-    ("search", "most"), [(by_vectors, 1), (by_codes, 1), (by_buckets, 1), (by_terms, 2)], ids=lambda own: str(own)
+    ("search", "most"),
+    [(by_vectors, 1), (by_codes, 1), (by_buckets, 1), (by_terms, 2)],
+    ids=["vectors", "codes", "buckets", "terms"],
 )
 def test_a_search_looks_once_at_what_it_computes(
     search: Callable[[], Callable[[SearchSpec], SearchResult]], most: int, monkeypatch: pytest.MonkeyPatch
