@@ -66,7 +66,7 @@ RESUMED = {  # how a command goes on that a signal has ended
     "relevance": "the same command with the same --name scores the blocks that are missing",
 }
 WITH_RECIPE = ("train", "pipeline")
-OF_VERSION = ("publish", "evaluate", "calibrate", "tune", "serve")  # whose first word may be the version
+OF_VERSION = ("publish", "evaluate", "calibrate", "tune", "serve")  # whose version may stand first, without its option
 COMPLETION = "--print-completion"
 NOTING = ("rails_ray.families.running", "rails_ray.families.encoding")  # modules that log notes on the data
 

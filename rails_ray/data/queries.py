@@ -294,11 +294,11 @@ class Queries:
         return replace(self, inputs=self.inputs.in_corpus(rows), relevant=relevant, seen=seen)
 
     def among(self, left: NDArray[np.int64], num_items: int) -> "Queries":
-        """Return the queries as asked of some items of the corpus alone; those that none of these answers are left out.
-        What the query encoder reads stays: a history may hold any item.
+        """Return the queries of a smaller corpus, without those that have no relevant item there. Inputs of the query
+        encoder stay as they are: a history may hold any item.
 
         Args:
-            left: rows of these items.
+            left: rows of the items of the smaller corpus.
             num_items: size of the corpus.
         """
         rows = np.full(num_items + 1, -1)

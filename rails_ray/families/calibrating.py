@@ -95,7 +95,7 @@ def calibrated(
 
 
 def measured(found: VersionQueries, own: Calibrated, split: str) -> CalibrationReport:
-    """Measure what a calibration promises, and keeps of the relevant items of another split.
+    """Measure on another split how much of the relevant items the calibrated cut-offs keep, and what is promised.
 
     Raises:
         ValueError: if that split has no query with a relevant item among those that are searched.
@@ -113,11 +113,11 @@ def measured(found: VersionQueries, own: Calibrated, split: str) -> CalibrationR
 def recalibrate(
     storage: Storage, version: str, changed_fraction: float, allowed: AllowedCode = OURS_ALONE
 ) -> tuple[int, list[str]]:
-    """Make calibrations of a version anew, on the same split of its data, from whose items more than a fraction have
-    changed since.
+    """Make each calibration of a version anew, on the same split of the version's data, if more than a fraction of the
+    items have changed since.
 
     Returns:
-        How many were made, and a sentence on each that goes on as it is because the data do not let it be made.
+        The number of new calibrations, and a sentence on each that could not be made, whose former one goes on.
 
     Raises:
         DamagedError: if a file of the version differs from its manifest.

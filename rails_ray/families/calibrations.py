@@ -47,7 +47,7 @@ class StoredCalibration:
     mass: the best mass by F1 on these queries at the fitted temperature; None where the version's own applies.
     filter: text of the filter (`schema.filters.canonical`) whose items it measured; None for all items.
     num_items: items of the version that it was made for; None in a calibration that is older than this number.
-    num_changed: items added, replaced and deleted since, by all changes that this calibration went through.
+    num_changed: items added, replaced and deleted since, summed over the versions that inherited it.
     """
 
     positives: Positives
@@ -66,7 +66,7 @@ class StoredCalibration:
 
     @property
     def changed_fraction(self) -> float:
-        """How many items have changed since it was made, per item that there was then."""
+        """Items changed since it was made, per item of the version then; above 1 if some changed again and again."""
         return self.num_changed / self.num_items if self.num_items else 0.0
 
     def summary(self) -> dict[str, object]:
@@ -107,7 +107,7 @@ def write(storage: Storage, version: str, calibration: StoredCalibration) -> Non
 
 
 def _pointer(version: str, filter: str | None) -> str:
-    """Where the current calibration of all items is named, or that under a filter."""
+    """Path of the file that names the current calibration, over all items or under a filter."""
     if filter is None:
         return f"{folder_of(version)}/{CURRENT}"
     return f"{folder_of(version)}/{OF_FILTERS}/{hashlib.sha256(filter.encode()).hexdigest()}.json"

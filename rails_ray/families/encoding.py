@@ -289,7 +289,11 @@ def _encoded(
 
 
 def whole_gpus(num_workers: int, num_gpus: float) -> int:
-    """Return how many GPUs workers take at least, each a part of one GPU or whole ones."""
+    """Return the fewest whole GPUs that have room for all workers.
+
+    Args:
+        num_gpus: GPUs of each worker: a part of one, or a whole number.
+    """
     return math.ceil(num_workers / int(1 / num_gpus)) if num_gpus <= 1 else num_workers * int(num_gpus)
 
 

@@ -30,7 +30,7 @@ from rails_ray.storage.versions import read_described, read_manifest
 
 
 class Tuned(NamedTuple):
-    """Files beside a version that say how it is searched and cut, by what was measured of it.
+    """Names of the files with the current calibrations and default search of a version.
 
     calibration: file of the current calibration over all items; None if there is none.
     of_filters: files of those under filters.
@@ -119,7 +119,7 @@ class Version:
 
     @cached_property
     def item_encoder(self) -> ItemEncoder:
-        """The map from items to their states, as the version's own were encoded.
+        """The map from items to their states by which the version was encoded.
 
         Raises:
             ValueError: if the config names code that is not allowed.
@@ -150,7 +150,7 @@ class Version:
         return read_file(self.storage, self.described.home, self.described.file(name))
 
     def after(self, former: "Version") -> "Version":
-        """This version, with what is loaded of a former one's model if it is the same, by the sha256 of its files."""
+        """Return this version with what a former one has loaded of its model, if both have the same model by sha256."""
         if (former.described.files, former.allowed) == (self.described.files, self.allowed):
             for name in ("config", "family", "model", "item_encoder", "query_encoder", "similarity"):
                 if name in former.__dict__:

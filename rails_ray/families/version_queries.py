@@ -74,8 +74,8 @@ class VersionQueries:
         return VersionQueries(*own, len(stored.item_ids), left, filter)
 
     def queries(self, split: str) -> Queries:
-        """The queries of a split, with relevant items as rows of `items`. Queries of which a filter hides all relevant
-        items are left out."""
+        """The queries of a split, with relevant items as rows of `items`. Queries are left out if the filter
+        hides all their relevant items."""
         found = self.data.queries[split].in_corpus(self.rows, self.num_live)
         return found if self.left is None else found.among(self.left, self.num_live)
 

@@ -26,7 +26,7 @@ from rails_ray.kernels.compiled import in_threads, loops_for
 BESIDE, LEAST_BESIDE = 32, 8  # queries side by side
 MOST_ENTRIES = 2**13  # of a query's tables: those of 32 queries, 1 MB, stay in the cache
 BLOCK_SUMS = 2**20  # of a block in torch: its sums and numbers of entries take 16 MB
-GPU_BLOCK_SUMS = 2**24  # a GPU waits for its kernels to be started
+GPU_BLOCK_SUMS = 2**24  # a GPU has no such cache, and waits for its kernels to be launched
 
 
 def plain_scores(tables: Float[Tensor, "B M L"], codes: Integer[Tensor, "X M"]) -> Float[Tensor, "B X"]:

@@ -149,7 +149,7 @@ class _Mixture(torch.autograd.Function):
 
 
 def _of_activation(slope: Float[Tensor, "H N"], hidden: Float[Tensor, "H N"], activation: Activation) -> Tensor:
-    """The gradient of the hidden layer, by that of what its activation gives."""
+    """Gradient at the input of the hidden activation, given the one at its output."""
     aten = torch.ops.aten
     is_relu = activation == "relu"
     found: Tensor = aten.threshold_backward(slope, hidden, 0) if is_relu else aten.silu_backward(slope, hidden)

@@ -14,7 +14,8 @@ LOOK_S = 60.0  # limit for a node to say what it finds, the start of a process i
 
 
 def num_with_room(num_cpus: float, num_gpus: float) -> int:
-    """How many nodes could hold a replica with these reservations; at least 1, as more may come."""
+    """Number of nodes that are large enough for a replica with these reservations; at least 1, as more may join. What
+    they have reserved for others already does not count."""
     found: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return max(1, sum(own.get("CPU", 0) >= num_cpus and own.get("GPU", 0) >= num_gpus for own in found))
 

@@ -75,9 +75,9 @@ class QueryResult(Response):
     is_known: whether the model knows any word or feature of the query. If not, this is the answer to an empty query,
         or the most popular items with their shares of all interactions as scores, if the request has a fallback. Null
         if the model cannot tell.
-    is_calibrated: whether a calibration says what the cut-off keeps. It does not under `include`, nor under a filter
-        that nobody calibrated for, as other items then are searched than those that it measured. Null if no calibration
-        does for any query.
+    is_calibrated: whether a calibration says what the cut-off keeps. False under `include`, and under a filter without
+        a calibration of its own, as the calibration measured other items. Null if no calibration says anything of the
+        cut-off.
     temperature: tau_q, by which cut-offs by mass and coverage place the threshold; null if it is not trained.
     budget: what the heavy ranker did; null if it was not asked, or failed at the supports.
     error: why there is no list, if the heavy ranker failed at this query alone; null otherwise.

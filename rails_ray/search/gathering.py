@@ -1,6 +1,6 @@
-"""When the items that a filter leaves are gathered and scored exactly, and when a method hides the others instead.
+"""Choice between gathering the items that a filter leaves, to score them exactly, and a method that hides the others.
 
-Both are counted in products, the time of a query's inner product with a vector that is at hand:
+Both are counted in products, the time of a query's inner product with a vector in the cache:
 
     gathered = left (P + P_X GATHER / B)
     scanned  = X    (P + P_X READ / B)
@@ -19,13 +19,15 @@ from rails_ray.search.candidates import FirstStage
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import READ
 
-MOST_OF_MIXTURE = 0.75  # share of the items: where gates are sharp, a scan of all scores few of them (`two_pass`)
-GATHER = 5.0  # products in the time of reading a vector wherever it lies (jobs.benches.filters)
+# Most of the items that a mixture gathers: where its gates are sharp, a scan of all scores few of them (`two_pass`).
+MOST_OF_MIXTURE = 0.75
+GATHERED_OF_POSTINGS = 0.01  # share of the items up to which they are gathered, as postings of them must be made first
+GATHER = 5.0  # products in the time of reading a vector at any row (jobs.benches.filters)
 
 
 @dataclass(frozen=True)
 class Gathering:
-    """Decides for items with components.
+    """Chooses between the two for items with components.
 
     Args:
         first_stage: the lists of all methods but `surrogate`.
@@ -37,20 +39,21 @@ class Gathering:
     first_stage: FirstStage
     by_surrogate: FirstStage | None = None
 
-    def is_sooner(self, num_left: int, num_queries: int, method: str, params: SearchParams) -> bool:
+    def is_faster(self, num_left: int, num_queries: int, method: str, params: SearchParams) -> bool:
         """Return whether a search of the items that are left takes less time if they are gathered.
 
         Args:
-            method: what would hide the others.
+            num_queries: B.
+            method: method that would hide the others.
         """
         num_queries = max(num_queries, 1)
         if self.num_components != (1, 1) and num_left > MOST_OF_MIXTURE * self.num_items:
             return False
         gathered = num_left * self._score(GATHER / num_queries)
-        return gathered <= self._hidden(num_left, num_queries, method, params)
+        return gathered <= self._products(num_left, num_queries, method, params)
 
-    def _hidden(self, num_left: int, num_queries: int, method: str, params: SearchParams) -> float:
-        """Products of a query by a method."""
+    def _products(self, num_left: int, num_queries: int, method: str, params: SearchParams) -> float:
+        """Products that a query takes by a method that hides the other items."""
 
         def by(index: VectorIndex, times: int = 1) -> float:
             return times * index.num_products(num_left, times * num_queries, params)
@@ -65,10 +68,11 @@ class Gathering:
                 return by(self.by_surrogate.by_average.index) + self._rescored(params.num_scored)
             case "gated" if stage.together is not None:
                 return params.num_rounds * of_item * by(stage.together) + self._rescored(params.num_scored)
-            case "per_embedding" | "combined":
+            case "per_embedding":
                 listed = sum(by(index, of_query) for index in stage.per_embedding.indexes)
-                listed += self._rescored(of_query * of_item * params.num_per_embedding)
-                return listed + (self._hidden(num_left, num_queries, "average", params) if method == "combined" else 0)
+                return listed + self._rescored(of_query * of_item * params.num_per_embedding)
+            case "combined":
+                return sum(self._products(num_left, num_queries, own, params) for own in ("per_embedding", "average"))
             case _:
                 return self.num_items * self._score(READ / num_queries)
 
@@ -76,6 +80,6 @@ class Gathering:
         return min(num_candidates, self.num_items) * self._score(GATHER)
 
     def _score(self, read: float) -> float:
-        """Products of a score whose item takes so many to read, for each of its components."""
+        """Products that a score takes, if each component of its item takes `read` of them to read."""
         of_query, of_item = self.num_components
         return of_query * of_item + of_item * read

@@ -172,7 +172,8 @@ class Remaining:
             scores.index_fill_(1, columns.to(scores.device), -torch.inf)
         else:
             is_hidden = self.is_hidden[first_row:end].to(scores.device)
-            scores += torch.where(is_hidden, -torch.inf, 0.0)  # an eighth of the time of masked_fill_, of 32 queries
+            # A seventh of the time of `masked_fill_` of 32 queries. Where inf becomes NaN, that counts as no item too.
+            scores += torch.where(is_hidden, -torch.inf, 0.0)
         return self.excluded.hide(scores, first_row)
 
     def num_left(self, num_queries: int, num_items: int) -> Int[Tensor, " B"]:

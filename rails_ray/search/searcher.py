@@ -36,7 +36,7 @@ from rails_ray.search.candidates import (
     longest_component,
     vectors_of,
 )
-from rails_ray.search.gathering import Gathering
+from rails_ray.search.gathering import GATHERED_OF_POSTINGS, Gathering
 from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.flat import FlatIndex
 from rails_ray.search.indexes.inverted import NUM_PROBES, InvertedIndex
@@ -106,9 +106,8 @@ class Searcher(Protocol, Generic[Query]):
 
 
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")  # of items with components
-# Shares of the items up to which they are gathered
-GATHERED_ON_GPU = 0.05  # where all items are scanned in 16 bits, and gathered ones in 32; not measured
-GATHERED_OF_POSTINGS = 0.01  # where postings of the gathered items must be made first
+# Share of the items up to which a GPU gathers: it scans all items in 16 bits, and gathered ones in 32. Not measured.
+GATHERED_ON_GPU = 0.05
 
 
 class ByComponents:
@@ -201,7 +200,7 @@ class ByComponents:
         """The contract of `Searcher`."""
         if self.is_on_gpu:
             return num_left <= GATHERED_ON_GPU * len(self)
-        return self.gathering.is_sooner(num_left, num_queries, method, params)
+        return self.gathering.is_faster(num_left, num_queries, method, params)
 
     def some(self, rows: Int[Tensor, " N"]) -> BruteForce:
         """The contract of `Searcher`."""

@@ -64,8 +64,7 @@ def results_of(
 
     Args:
         num_excluded: how many ids each query excludes; None if nobody counted.
-        is_calibrated: whether a calibration says what the cut-off keeps of the items that the filter passes; None if it
-            says nothing of the cut-off.
+        is_calibrated: as `Cutoffs.is_calibrated_under` says.
         has_temperature: whether tau_q is trained, and part of the answer.
         lists_all: whether a list goes on to its k-th item, and only tells where the cut-off ends.
     """

@@ -109,13 +109,13 @@ class Cutoffs:
         mass = cutoff_mass if stored is None or stored.mass is None else stored.mass
         return Cutoffs(cutoff_support, num_items, mass, stored, ready, filter=None if stored is None else stored.filter)
 
-    def under(self, filter: Any) -> "Cutoffs":
+    def under(self, filter: str) -> "Cutoffs":
         """The cut-offs of searches under a filter: those that were calibrated for it, else those of all items.
 
         Args:
-            filter: as in `Scope`.
+            filter: text of the filter, by `schema.filters.canonical`.
         """
-        return self.of_filters.get(filter, self) if isinstance(filter, str) else self
+        return self.of_filters.get(filter, self)
 
     def summary(self) -> dict[str, object]:
         """The facts that a client may see."""
@@ -234,9 +234,9 @@ class Cutoffs:
             return (cutoff.background or self.factors.background) in self.factors.mass
         return cutoff.coverage is not None or (cutoff.needs_normaliser and self.factors.softmax is not None)
 
-    def says(self, cutoff: CutoffInput, filter: Any) -> bool | None:
-        """Return whether the calibration promises a cut-off of searches under a filter: False if it measured other
-        items, None if it says nothing of the cut-off.
+    def is_calibrated_under(self, filter: Any, cutoff: CutoffInput) -> bool | None:
+        """Return whether the calibration says what a cut-off keeps under a filter: False if it measured other items,
+        None if it says nothing of the cut-off.
 
         Args:
             filter: as in `Scope`.

@@ -287,7 +287,7 @@ class Engine:
             coverage,
             encoded.is_known,
             num_excluded=[len(own) for own in exclude],
-            is_calibrated=cutoffs.says(cutoff, scope.filter),
+            is_calibrated=cutoffs.is_calibrated_under(scope.filter, cutoff),
             has_temperature=cutoffs.cutoff_support.has_trained_temperature,
             lists_all=num_listed is not None,
         )
@@ -347,8 +347,8 @@ class Engine:
         return self.cutoffs.under(canonical(request.filter))
 
     def _checked(self, request: SearchRequest) -> tuple[Cutoffs, CutoffInput, int, int | None]:
-        """The cut-offs that hold for the request, the one that it gets, the most items that it keeps, and how many are
-        listed whether it keeps them or not: the k of a request that names no cut-off; None for those that are kept."""
+        """The cut-offs under the request's filter, the one that it gets, the most items that this keeps, and how many
+        are listed whether it keeps them or not: the k of a request that names no cut-off; None for those it keeps."""
         num_queries, most = len(request.queries), self.limits.max_answered_items
         self.limits.check_queries(num_queries)
         named = self._cutoff_of(request)

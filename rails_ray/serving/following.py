@@ -1,5 +1,5 @@
 """A server that follows its storage: when another version becomes current, that one is loaded beside the one that
-answers, and then takes over. So does the version that answers when it has another calibration or default search.
+answers, and then takes over. So does a new calibration or default search of the version that answers.
 
     look -> the pointer has changed -> load what is missing, check -> switch     the former ends with its last request
                                     -> refuse     the former goes on; tried again after RETRY_S, or another change

@@ -20,7 +20,7 @@ from rails_ray.storage.parquet import StateEntry
 
 CONTEXT_BYTES = 0.95e9  # of a process: CUDA's own and what it loads; 0.93 GB of each of six on an H100 (gpu_system)
 SCORE_BYTES = 8 * 32  # of an item: its scores for 32 queries, and what selects the best of them
-# How often the numbers of a kind of items lie there: SOLAR's codes and the terms of BM25 have postings besides.
+# Copies of the state on the GPU, by the kind of items: codes of SOLAR and terms of BM25 have postings too.
 COPIES = {"components": 1}
 MOST_COPIES = 3
 
@@ -49,7 +49,7 @@ def gpu_memory(device: str) -> GpuMemory:
 def check_gpu_room(
     version: Version, formers: Mapping[int, ShardSearch | None], device: str, share: float = 1.0
 ) -> None:
-    """Check that shards fit into the memory of a GPU beside what this process has there; any others fit.
+    """Check that shards fit into the memory of a GPU beside what this process has there. On a CPU nothing is checked.
 
     Args:
         formers: the shards to load, each with a search of it that is there already, whose base is shared.

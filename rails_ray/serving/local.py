@@ -146,7 +146,7 @@ class LocalVersion:
         one lacks is read, and searches that have begun end with this one.
 
         Returns:
-            Whether any of it is another.
+            Whether any of these is another.
 
         Raises:
             DamagedError: if a file of it differs from its manifest; this version then goes on.

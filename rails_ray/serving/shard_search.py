@@ -293,7 +293,7 @@ class ShardSearch:
 
 
 def _places_of(excluded: Sequence[int], rows: NDArray[np.int64]) -> list[int]:
-    """The places of those excluded rows that are among some ascending rows, one at least."""
+    """The places among `rows`, which ascend and are one at least, of the excluded rows that are there."""
     own = np.asarray(excluded, np.int64)
     places = np.searchsorted(rows, own).clip(max=len(rows) - 1)
     found: list[int] = places[rows[places] == own].tolist()

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+FEW = 16  # rows of which each is read sooner than `take` begins
+
 
 def numbers_in(values: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     """The numbers of an array; several chunks are copied.
@@ -26,9 +28,6 @@ def numbers_as_array(numbers: NDArray[Any]) -> pa.Array:
     """An array of numbers [N]."""
     data = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, data])
-
-
-FEW = 16  # of so few rows each is found sooner than `take` begins
 
 
 def values_at(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[Any]:

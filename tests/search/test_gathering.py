@@ -78,8 +78,8 @@ def test_a_graph_gathers_more_the_wider_its_beam_and_the_fewer_its_items() -> No
     for num_items, num_queries, beam in itertools.product((1_000_000, 100_000_000), (1, 32), (64, 256)):
         graph.kind.index = SimpleNamespace(ntotal=num_items)
         gathering, params = Gathering(num_items, (1, 1), searcher.first_stage), SearchParams(ef_search=beam)
-        sooner = partial(gathering.is_sooner, num_queries=num_queries, method="ann", params=params)
-        shares[num_items, num_queries, beam] = largest(num_items, sooner)
+        is_faster = partial(gathering.is_faster, num_queries=num_queries, method="ann", params=params)
+        shares[num_items, num_queries, beam] = largest(num_items, is_faster)
     assert 0.03 < shares[1_000_000, 1, 64] < 0.1
     for (num_items, num_queries, beam), share in shares.items():
         assert num_queries == 32 or share < shares[num_items, 32, beam]

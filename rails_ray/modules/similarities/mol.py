@@ -45,8 +45,8 @@ class MixtureOfLogitsConfig:
         gate_hidden: hidden width H of w, the part of the gate that reads the component logits.
         logit_dropout: share of component logits that training drops before w, in [0, 1).
         gate_dropout: share of gates that training drops, in [0, 1).
-        gate_activation: what lies between the two layers of w. `relu` takes half of the special functions of a score
-            away, which limit a scan on a GPU.
+        gate_activation: activation between the two layers of w. With `relu` a score takes half as many special
+            functions, which limit a scan on a GPU.
         gate_inputs: what the gate reads, one of `query`, `item` and `logits` at least.
         gate_precision: dtype of w's products in training, most of the arithmetic. `bfloat16` takes half the time on a
             processor that has it.

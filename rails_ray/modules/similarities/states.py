@@ -315,7 +315,7 @@ def to(state: State, device: torch.device | str) -> State:
 
 
 def on_device(items: AnyItems, device: torch.device | str) -> AnyItems:
-    """`items` on another device, each number once: of two columns in one memory, one is moved."""
+    """`items` on another device, where a single component and its average still share their memory."""
     if torch.device(device).type == "cpu":
         return items
     return items.from_columns({name: column.to(device) for name, column in items.columns().items()})

@@ -110,8 +110,8 @@ class DeploymentSize:
         num_gpus: GPUs, or part of one, that each replica that holds shards reserves.
         router_gpus: those that each router reserves to encode queries, if it holds no shards. The CPU encodes short
             texts as fast.
-        num_nodes: nodes that can hold replicas. Those of a deployment are on as many of them as there are replicas, so
-            that a node which is lost does not take all of them.
+        num_nodes: nodes that can hold replicas. The replicas of a deployment are spread over them, so that a node that
+            is lost does not take all of them.
         ranker: where the heavy ranker runs, if there is one.
     """
 
@@ -133,9 +133,9 @@ class DeploymentSize:
             raise ValueError(f"num_nodes must be at least 1, got {self.num_nodes}")
 
     def spread(self, replicas: int) -> dict[str, int]:
-        """Ray Serve's bound on replicas of one deployment on a node; none for a single node, or replica.
+        """Return Ray Serve's bound on the replicas of a deployment on one node; none for one node or one replica.
 
-        Replicas that autoscaling adds do not raise it: with two replicas on two nodes, more of them need more nodes.
+        Autoscaling does not raise it: with two replicas on two nodes, a third one waits for a third node.
         """
         is_one = replicas == 1 or self.num_nodes == 1
         return {} if is_one else {"max_replicas_per_node": math.ceil(replicas / self.num_nodes)}

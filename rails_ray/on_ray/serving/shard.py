@@ -140,5 +140,5 @@ class ShardAnswers:
         return len(self.shard)
 
     async def _in_thread(self, call: Callable[..., Value], *arguments: Any) -> Value:
-        """Return what a call gives, made in a thread; raises what `gpu_failures` does."""
+        """Return the result of a call that a thread makes; raises what `gpu_failures` does."""
         return await asyncio.to_thread(gpu_failures(self.shard.device)(call), *arguments)

@@ -63,7 +63,7 @@ class VectorIndex(Index, Protocol):
         """
 
     def num_products(self, num_left: int, num_queries: int, params: SearchParams) -> float:
-        """How many inner products with a vector at hand take as long as a search for one query, about.
+        """Estimate the time of a search for one query, in inner products with a vector in the cache.
 
         Args:
             num_left: items that a mask leaves.

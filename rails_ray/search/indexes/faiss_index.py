@@ -42,7 +42,7 @@ LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it i
 MOST_PLACES = 2**23  # of the lists of one call, 100 MB
 MOST_ON_GPU = 2048  # n; FAISS's limit
 GPU_WORKSPACE = 2**28  # bytes, for all copies of a process together; FAISS takes 1.5 GB for each by default
-GPU_LOCK = threading.Lock()  # FAISS's indexes on a GPU that share it are for one thread at a time
+GPU_LOCK = threading.Lock()  # indexes on a GPU share the workspace, which is for one thread at a time
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 

@@ -15,11 +15,10 @@ from rails_ray.modules.similarities.bm25 import Bm25, TermCounts, TermPostings, 
 from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import take
 from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
+from rails_ray.search.gathering import GATHERED_OF_POSTINGS
 from rails_ray.search.masks import Mask
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
-
-GATHERED = 0.01  # share of the items up to which they are gathered, as their postings must be made first
 
 
 class ByTerms:
@@ -58,7 +57,7 @@ class ByTerms:
         self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
     ) -> bool:
         """The contract of `Searcher`."""
-        return num_left <= GATHERED * len(self)
+        return num_left <= GATHERED_OF_POSTINGS * len(self)
 
     def some(self, rows: Int[Tensor, " N"]) -> "ByTerms":
         """The contract of `Searcher`."""

@@ -7,8 +7,8 @@ e is taken from what was seen: several times the largest |s' - s| of a query's o
 closed so, more candidates are taken, and then every item is scored in float32, as `brute_force` does it.
 
 That is an estimate and no proof: an item whose own error is larger may be missed. The host looks once at what was
-computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a
-hundred small operators take the host longer to start than a GPU to run.
+computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a hundred small operators take the
+host longer to start than a GPU to run.
 
 Source: RAILS, Section 3 (brute force).
 

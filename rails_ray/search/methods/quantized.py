@@ -113,7 +113,7 @@ class ByQuantized:
         if method not in self.by_codes or own.is_on_gpu:
             return own.gathers(num_left, num_queries, method, params)
         by_code = replace(own.gathering, first_stage=self.by_codes[method])
-        return by_code.is_sooner(num_left, num_queries, "average", params)
+        return by_code.is_faster(num_left, num_queries, "average", params)
 
     def some(self, rows: Int[Tensor, " N"]) -> "TurnedScan":
         """The contract of `Searcher`."""

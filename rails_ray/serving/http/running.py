@@ -1,7 +1,7 @@
 """uvicorn in a thread of this process, from the first connection to the last answer.
 
 The interpreter must not end under a server that still answers: what it begins then fails with a 500. So the block of
-`running` is left only once the server has ended, whatever signals come meanwhile. Nor may anyone wait for it by
+`running` is left only once the server has ended, whatever signals arrive. Nor may anyone wait for it by
 `Thread.join`: a signal that interrupts that marks the thread as ended (python/cpython#90882).
 """
 
@@ -20,7 +20,7 @@ from rails_ray.serving.http.asgi import Refusal, refuse
 from rails_ray.serving.http.header_timeout import HeaderTimeoutProtocol
 
 START_S, STOP_S = 30.0, 10  # to begin to listen; for answers under way to end
-STOPPED = Refusal(503, "the server must run to answer, got its end: ask another one, or this one again", (
+STOPPED = Refusal(503, "the server must run to answer, got a signal to stop: ask another one, or try again", (
     (b"retry-after", b"1"),
     (b"connection", b"close"),
 ))  # fmt: skip
@@ -28,8 +28,8 @@ STOPPED = Refusal(503, "the server must run to answer, got its end: ask another 
 
 @contextmanager
 def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None = None) -> Iterator["Running"]:
-    """Serve an application inside the block; yields what does. At the end answers that are under way have
-    STOP_S; after a second signal they have no more time.
+    """Serve an application inside the block, and yield the server. At the end answers that are under way have STOP_S
+    seconds; after a second signal they have none.
 
     Args:
         shared: a socket that listens there already, with other processes.
@@ -64,7 +64,7 @@ def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None 
 
 
 class Running:
-    """A server at work.
+    """A server in a thread of its own.
 
     Args:
         serve: answers until it is stopped.

@@ -191,7 +191,7 @@ class SingleProcessServer:
 def listening(
     single: SingleProcessServer, *, host: str = "127.0.0.1", port: int = 8000, shared: socket.socket | None = None
 ) -> Iterator[Running]:
-    """Serve inside the block; yields what does.
+    """Serve inside the block, and yield the server.
 
     Args:
         shared: a socket that listens there already, with other processes.

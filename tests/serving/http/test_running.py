@@ -34,7 +34,7 @@ def test_a_request_that_is_cancelled_is_refused() -> None:
     start, body = cancelled(waits)
     assert start["status"] == 503
     assert {(b"retry-after", b"1"), (b"connection", b"close")} <= {*start["headers"]}
-    assert b"the server must run to answer, got its end" in body["body"]
+    assert b"the server must run to answer, got a signal to stop" in body["body"]
 
 
 def test_an_answer_that_has_begun_ends_as_it_is() -> None:

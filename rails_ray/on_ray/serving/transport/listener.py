@@ -116,7 +116,7 @@ class Listener:
                 return ANSWERED, await answered(self._replica, method, message)
             finally:
                 self._places.release()
-        except LostGpuError:  # and with it all later calls: routers ask this replica no more
+        except LostGpuError:  # all later calls would fail too: routers ask this replica no more
             return ENDING, b""
         except REFUSED:  # the router asks by handle, which tells why
             return FAILED, b""

@@ -28,7 +28,7 @@ from rails_ray.serving.short_work import ShortWork
 Value = TypeVar("Value")
 
 REPLICA_LOST = (ActorDiedError, ActorUnavailableError, ReplicaUnavailableError, LostGpuError)
-# Pauses before each try, .8 s in all: with two replicas, seven more chances to reach the right one.
+# Pauses before each try, 0.8 s in all: with two replicas, seven more chances to reach the right one.
 PAUSES_S = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 READY_S = 600.0  # for replicas to load a version beside another one
 SILENT_S = 2.0  # of a call by handle, before it is made again beside: its replica may stand still
