@@ -69,11 +69,11 @@ class Serve(AllowsCode, Stored):
         shards_in_routers: Each router holds all shards and asks them without a call to another process, which a client
             that asks alone gains by; the whole version must fit into the memory of each replica.
         cpus: CPUs that each replica reserves.
-        gpus: GPUs that each replica that holds shards reserves; may be a part of one.
-        router_gpus: GPUs that each router reserves to encode queries, where it holds no shards; may be a part of one. A
-            CPU encodes short texts as fast.
-        nodes: Machines that can hold replicas; no machine then holds more replicas of the router, or of a shard, than
-            it must. If left out: those of the cluster, or 1 with --print-config.
+        gpus: GPUs that each replica of a shard reserves, or each router with --shards-in-routers; may be a part of one.
+        router_gpus: GPUs that each router without shards reserves to encode queries; may be a part of one. A CPU
+            encodes short texts as fast.
+        nodes: Machines that can hold replicas, over which those of the router and of each shard are spread evenly. If
+            left out: those of the cluster, or 1 with --print-config.
         cutoff: Cut-off for requests that name none: its name and value. If left out: the version's.
         shadow_fraction: Fraction of the searches by an approximate method that are searched again exactly in the
             background; /v1/index and the metrics tell their recall.
@@ -253,6 +253,7 @@ class Serve(AllowsCode, Stored):
             "--print-config": self.print_config,
             "--cpus": self.cpus != Serve.cpus,
             "--nodes": self.nodes is not None,
+            "--router-gpus": self.router_gpus != Serve.router_gpus,
             "--haproxy options": self.haproxy != Haproxy(),
             "--ranker options": self.ranker != RankerOptions(path=self.ranker.path, folder=self.ranker.folder),
         }

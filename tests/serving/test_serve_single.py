@@ -126,6 +126,7 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
         (["--max-replicas", "2"], "must be without Ray, got --max-replicas beside it"),
         (["--cpus", "2"], "must be without Ray, got --cpus beside it"),
         (["--nodes", "2"], "must be without Ray, got --nodes beside it"),
+        (["--router-gpus", "0.5"], "must be without Ray, got --router-gpus beside it"),
         (["--ranker.timeout-s", "2"], "must be without Ray, got --ranker options beside it"),
         (["--haproxy.stats-port", "7001"], "must be without Ray, got --haproxy options beside it"),
         (["--print-config"], "must be without Ray, got --print-config beside it"),

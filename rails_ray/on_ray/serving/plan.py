@@ -107,7 +107,7 @@ class DeploymentSize:
         replicas: replicas of the router and of each shard.
         max_replicas: most replicas when autoscaling on load; by default no autoscaling.
         num_cpus: CPUs that each replica reserves.
-        num_gpus: GPUs, or part of one, that each replica that holds shards reserves.
+        num_gpus: GPUs, or part of one, that each replica reserves that holds shards: a shard's, or a router with all.
         router_gpus: those that each router reserves to encode queries, if it holds no shards. The CPU encodes short
             texts as fast.
         num_nodes: nodes that can hold replicas. The replicas of a deployment are spread over them, so that a node that
