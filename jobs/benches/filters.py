@@ -1,12 +1,12 @@
-"""Filters: how long does a search of some items take, what does it find, and how long is its mask in the making?
+"""Filters: how long does a search of some items take, what does it find, and how long does its mask take to make?
 
 Vectors of length 1 (64 numbers, clustered) have a number each, drawn from [0, 1), and a filter of a share s is
 `number < s`. Parts, of which --parts takes some:
 
-- masks: an equality, a range, `$in` of 100 and an `$and` of three over 1,000,000 and 10,000,000 rows: made, kept, and
-  by pyarrow, DuckDB and LanceDB (`filters_masks`);
-- peers: latency and recall of one query after the other for shares .5, .1, .01 and .001, exactly and with several beams
-  of a graph: `local.open`, LanceDB with a prefilter, and PostgreSQL with pgvector and iterative scans, on the same
+- masks: an equality, a range, `$in` of 100 and an `$and` of three over 1,000,000 and 10,000,000 rows: made, read from
+  what is kept, and by pyarrow, DuckDB and LanceDB (`filters_masks`);
+- peers: latency and recall of one query after the other for shares 0.5, 0.1, 0.01 and 0.001, exactly and by several
+  beams of a graph: `local.open`, LanceDB with a prefilter, and PostgreSQL with pgvector and iterative scans, on the same
   vectors in the same run (`filters_peers`);
 - ways: items that pass gathered, or the others hidden, for 1 and 32 queries, under a dot product, exactly, by the graph
   and by the other kinds of index (of 200,000), and under a mixture of 8 x 8 components of 32 numbers (`filters_ways`).
@@ -14,8 +14,8 @@ Vectors of length 1 (64 numbers, clustered) have a number each, drawn from [0, 1
     pip install 'rails-ray[bench]' duckdb
     python -m jobs.benches.filters [--num-items 1000000] [--folder KEPT] [--parts masks peers ways]
 
-With --folder what was built is found again: graphs of a million vectors take minutes. Peers that are not installed are
-left out.
+With --folder a later run finds what was built: graphs of a million vectors take minutes. Peers that are not installed
+are left out.
 
 A yes is, of a search that passes half: at most 1.1 times the time without a filter under a dot product, 0.65 times
 under a mixture; of one that passes 0.001 under a mixture, 0.05 times. The costs that decide between the ways are in

@@ -103,7 +103,7 @@ def in_turns(repeats: int, *calls: Callable[[], Any]) -> list[float]:
 
 
 def never() -> NDArray[np.bool_]:
-    """What would make a mask that is kept.
+    """Stand in for making a mask that is kept already.
 
     Raises:
         AssertionError: always.

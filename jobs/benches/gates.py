@@ -1,13 +1,13 @@
 """Does a mixture find as much with ReLU between the two layers of its gate as with SiLU?
 
-ReLU takes H of the H + 2 P special functions of a score away, which limit the scan on a GPU.
+With ReLU a score takes 2 P special functions in place of H + 2 P; they limit the scan on a GPU.
 
     python -m jobs.benches.gates [--sizes recipe wide] [--seeds 0 1 2] [--steps 400] [--kept FOLDER]
 
 Emoji under the recipe `emoji-mol` (2 x 2 components, H = 16), and under a wide gate (4 x 4, H = 64). Held fixed:
-everything but the activation; both have the same seeds, so as many trials, with the recipe's settings, which SiLU was
-given. HR@1/10/50/200, MRR and NDCG@10 of the held-out queries of `pebr_data`; models are kept for `bounds`. A yes:
-NDCG@10 of ReLU within the spread of SiLU's seeds.
+everything but the activation. Both have the same seeds and the settings of the recipe, which were chosen for SiLU.
+HR@1/10/50/200, MRR and NDCG@10 of the held-out queries of `pebr_data`; models are kept for `bounds`. A yes: NDCG@10 of
+ReLU within the spread of SiLU's seeds.
 """
 
 from dataclasses import dataclass, replace

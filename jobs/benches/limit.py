@@ -2,8 +2,8 @@
 
 For n items there are n (n - 1) / 2 queries, one for each pair, whose two best items must be that pair. Nothing is
 encoded: the numbers of each query and each item are free, and trained until every query has its pair, or for
-`--num-steps`. The largest n that one of `--num-seeds` beginnings reaches is found by doubling and halving, so it is a
-lower bound of what the numbers could say.
+`--num-steps`. The largest n that one of `--num-seeds` random initialisations reaches is found by doubling and halving,
+a lower bound of what the numbers could tell apart.
 
     dot             one unit vector of D numbers, score: their cosine
     mol RxR         R components of D / R numbers each, a gate that reads the R x R cosines
@@ -23,6 +23,7 @@ Axes: B queries, X items, D numbers of each.
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,7 +64,7 @@ class Kind:
         return (num_numbers - self.side**2 * self.has_gate) // self.side
 
     def similarity(self) -> DotProduct | MixtureOfLogits:
-        """A similarity with weights of its beginning."""
+        """A similarity with its initial weights."""
         if self.side == 1:
             return DotProduct(DotProductConfig(temperature=TEMPERATURE))
         inputs: tuple[GateInput, ...] = ("query", "item", "logits") if self.has_gate else ("logits",)
@@ -86,9 +87,9 @@ KINDS = (Kind(1), Kind(2), Kind(2, has_gate=True), Kind(4), Kind(4, has_gate=Tru
 class Arguments:
     """
     widths: D, numbers of a query and of an item.
-    num_steps: steps of a training that fails.
-    num_seeds: beginnings that are tried before so many items count as too many.
-    most: items at which the search ends.
+    num_steps: steps after which a training has failed.
+    num_seeds: random initialisations that are tried before a number of items counts as too large.
+    most: number of items at which the search ends.
     """
 
     widths: tuple[int, ...] = (4, 8, 12, 16, 24)
@@ -139,8 +140,8 @@ def main(arguments: Arguments) -> None:
         print(f"{kind.name}, {num_numbers} numbers: all pairs of {found} items ({seconds:.0f} s)", flush=True)
 
 
-def largest(is_reached: "partial[bool]", most: int) -> int:
-    """The largest n of 2 to `most` that is reached, if so are all below it."""
+def largest(is_reached: Callable[[int], bool], most: int) -> int:
+    """The largest n of 2 to `most` that is reached, if all below it are reached too."""
     reached, failed = 2, most + 1
     step = 2
     while reached + 1 < failed:

@@ -132,11 +132,11 @@ class SeveralNodes:
         return found
 
     def alive(self) -> dict[str, str]:
-        """The ids of the nodes that Ray takes for alive, by address."""
+        """The ids of the nodes that Ray counts as alive, by address."""
         return {own["node_ip"]: own["node_id"] for own in self.state("nodes") if own["state"] == "ALIVE"}
 
     def start(self, node: RayNode) -> None:
-        """Start a node, and wait until Ray takes it for alive.
+        """Start a node, and wait until Ray counts it as alive.
 
         Raises:
             RuntimeError: if it ends.
@@ -145,7 +145,7 @@ class SeveralNodes:
         self.wait_for(node)
 
     def wait_for(self, node: RayNode) -> None:
-        """Wait until Ray takes a node for alive; raises what `start` does."""
+        """Wait until Ray counts a node as alive; raises what `start` does."""
         until(lambda: self._has(node.address) or node.started.poll() is not None)
         if node.started.poll() is not None:
             raise RuntimeError(f"node {node.address} must start, got: {node.log.read_text()}")
@@ -172,15 +172,15 @@ class SeveralNodes:
 
 
 def until(is_so: Callable[[], bool], timeout_s: float = START_S, pause_s: float = 0.1) -> float:
-    """Wait until something is so; returns the seconds that it took.
+    """Wait until a condition holds; returns the seconds that it took.
 
     Raises:
-        TimeoutError: if it does not come to be in time.
+        TimeoutError: if it does not hold in time.
     """
     began = time.monotonic()
     while not is_so():
         if time.monotonic() - began > timeout_s:
-            raise TimeoutError(f"it must be so within {timeout_s:g} s")
+            raise TimeoutError(f"the condition must hold within {timeout_s:g} s, got {is_so}, which does not")
         time.sleep(pause_s)  # nothing tells of processes on other nodes
     return time.monotonic() - began
 
