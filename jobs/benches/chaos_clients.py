@@ -186,7 +186,7 @@ def offline(storage: str, names: Sequence[str], texts: Sequence[str], k: int) ->
 
 
 class Truth(Answers):
-    """What brute force finds in this process, of each version once an answer names it."""
+    """Answers by brute force in this process, of each version from when an answer names it."""
 
     def __init__(self, storage: str, texts: Sequence[str], k: int = K) -> None:
         super().__init__()

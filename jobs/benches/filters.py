@@ -6,8 +6,8 @@ Vectors of length 1 (64 numbers, clustered) have a number each, drawn from [0, 1
 - masks: an equality, a range, `$in` of 100 and an `$and` of three over 1,000,000 and 10,000,000 rows: made, read from
   what is kept, and by pyarrow, DuckDB and LanceDB (`filters_masks`);
 - peers: latency and recall of one query after the other for shares 0.5, 0.1, 0.01 and 0.001, exactly and by several
-  beams of a graph: `local.open`, LanceDB with a prefilter, and PostgreSQL with pgvector and iterative scans, on the same
-  vectors in the same run (`filters_peers`);
+  beams of a graph, of `local.open`, LanceDB with a prefilter, and PostgreSQL with pgvector and iterative scans, on the
+  same vectors in the same run (`filters_peers`);
 - ways: items that pass gathered, or the others hidden, for 1 and 32 queries, under a dot product, exactly, by the graph
   and by the other kinds of index (of 200,000), and under a mixture of 8 x 8 components of 32 numbers (`filters_ways`).
 

@@ -34,7 +34,7 @@ Search = Callable[[Vectors, float, int | None], list[int]]
 
 
 class Peer(Protocol):
-    """What builds in a folder and searches.
+    """A system that builds its files in a folder and searches them.
 
     packages: what must be installed, as it is imported.
     """

@@ -141,7 +141,7 @@ def in_process(storage: str, expected: Mapping[str, Results]) -> dict[str, Any]:
 
 
 def started(system: System, url: str, seconds: float, before: float | None, planned: float | None) -> dict[str, Any]:
-    """Where the replicas are, and what they take."""
+    """Report where the replicas are, and the memory that they take."""
     replicas = [process for role in ("router", "shards") for process in own_processes(ROLES[role])]
     now, on_gpu = used_mb(), num_on_gpu(replicas)
     row: dict[str, Any] = {"seconds": seconds, "processes": len(replicas), "processes_on_gpu": on_gpu}

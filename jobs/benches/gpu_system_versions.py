@@ -1,4 +1,4 @@
-"""What versions take of the GPU of `gpu_system`, and how its replicas go from one version to another."""
+"""Memory that versions take of the GPU of `gpu_system`, and the way of its replicas from one version to another."""
 
 import time
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def beside_plan(taken: float | None, planned: float | None) -> dict[str, Any]:
 
 
 def gpu_scans(url: str) -> list[str]:
-    """How the server says that its GPUs scan."""
+    """Ask the server how its GPUs scan."""
     found: list[str] = httpx.get(f"{url}/v1/index", timeout=60, trust_env=False).json()["gpu_scans"]
     return found
 

@@ -125,15 +125,15 @@ class ServedOnNodes:
 @dataclass(frozen=True)
 class Arguments:
     profiles: tuple[str, ...] = tuple(ENVIRONMENTS)
-    """Of the server; each in a process of its own."""
+    """Profiles of the server; each is measured in a process of its own."""
     here: str | None = None
     """Measure this profile in this process."""
     clients: int = 2
-    """That ask each of two proxies."""
+    """Clients that ask each of two proxies."""
     seconds: float = 20
-    """Of what is quiet."""
+    """Seconds of a measurement in which nothing happens."""
     only: str = ""
-    """What happens whose name holds what this regular expression matches."""
+    """Regular expression of the names of events that are measured."""
 
 
 def main(arguments: Arguments) -> None:

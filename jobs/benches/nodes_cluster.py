@@ -30,7 +30,7 @@ START_S = 180.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node runs.
+    """A place for a node.
 
     address: of the node, for all others.
     enter: words before a command that is to run there.

@@ -80,7 +80,7 @@ class VersionQueries:
         return found if self.left is None else found.among(self.left, self.num_live)
 
     def num_left_out(self, split: str) -> int:
-        """How many queries of a split are left out."""
+        """Number of queries of a split that are left out."""
         return len(self.data.queries[split]) - len(self.queries(split))
 
 

@@ -30,7 +30,7 @@ class HeldShards:
 
     @property
     def gpu_scans(self) -> list[str]:
-        """How GPUs scan the items: "fused", or why not by the fused kernel; empty on a CPU."""
+        """Scans that GPUs make of the items: "fused", or why it is not the fused kernel; empty on a CPU."""
         return sorted({shard.gpu_scan for shard in self.shards if shard.gpu_scan is not None})
 
     def advance(self, rounds: Rounds[Value], answers: Sequence[Any] | None = None) -> AskRanker | Done:

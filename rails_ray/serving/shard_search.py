@@ -101,8 +101,8 @@ class ShardSearch:
 
     @property
     def gpu_scan(self) -> str | None:
-        """How a GPU scans the items of the base: "fused", or why not by the fused kernel; None where none is for
-        them."""
+        """Scan that a GPU makes of the base: "fused", or why it is not by the fused kernel; None if it has none to make
+        of such items, and on a CPU."""
         exact = getattr(self.held.segments[0].searcher, "exact", None)
         return exact.kernel if isinstance(exact, GpuScan) else None
 

@@ -228,8 +228,8 @@ def test_a_server_says_how_a_gpu_scans(folder: Path) -> None:
     assert server.index()["gpu_scans"] == server.version.index()["gpu_scans"] == []
     searcher: Any = server.loaded.shards[0].searcher
     searcher.exact = GpuScan(searcher.brute_force, None, kernel="triton 3.7.1 or later is not installed")
-    for told in (server, server.version):
-        assert told.index()["gpu_scans"] == ["triton 3.7.1 or later is not installed"]
+    for shown in (server, server.version):
+        assert shown.index()["gpu_scans"] == ["triton 3.7.1 or later is not installed"]
 
 
 def test_a_server_begins_with_what_is_current_now(folder: Path) -> None:

@@ -149,7 +149,7 @@ class Replicas:
 
     @property
     def gpu_scans(self) -> set[str]:
-        """How GPUs scan the items: "fused", or why not by the fused kernel."""
+        """Scans that GPUs make of the items: "fused", or why it is not the fused kernel."""
         return {known.address.gpu_scan for known in self._known if known.address.gpu_scan is not None}
 
     @property
