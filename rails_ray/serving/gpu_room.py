@@ -15,7 +15,8 @@ import torch
 
 from rails_ray.errors import UnavailableError
 from rails_ray.families.version import Version
-from rails_ray.serving.shard_search import ShardSearch, missing_indexes, missing_parts
+from rails_ray.serving.missing_files import missing_indexes, missing_parts
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.parquet import StateEntry
 
 CONTEXT_BYTES = 0.95e9  # of a process: CUDA's own and what it loads; 0.93 GB of each of six on an H100 (gpu_system)

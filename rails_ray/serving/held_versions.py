@@ -9,8 +9,9 @@ from rails_ray.errors import RailsRayError
 from rails_ray.families.version import Version
 from rails_ray.serving.gpu_room import check_gpu_room
 from rails_ray.serving.heap import trim
+from rails_ray.serving.missing_files import missing_bytes
 from rails_ray.serving.room import check_room
-from rails_ray.serving.shard_search import ShardSearch, missing_bytes
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
 
 LEASE_S = 60.0  # that a version stays after it was last wanted: twice what a request may take

@@ -12,7 +12,8 @@ from rails_ray.serving.engine import Engine
 from rails_ray.serving.golden import golden_search
 from rails_ray.serving.gpu_room import check_gpu_room
 from rails_ray.serving.held_shards import HeldShards
-from rails_ray.serving.shard_search import ShardSearch, missing_bytes
+from rails_ray.serving.missing_files import missing_bytes
+from rails_ray.serving.shard_search import ShardSearch
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from rails_ray.serving.scope import EVERYTHING, Group, Scope, groups_of, of_each
 from rails_ray.serving.segments import HeldItems, Segment
 from rails_ray.serving.shard_messages import ShardExplanation, ShardItems, ShardRequest, ShardResponse
 from rails_ray.stopwatch import noted
-from rails_ray.storage.described import IndexEntry, PartEntry
 from rails_ray.storage.ids import ItemIds
 from rails_ray.storage.numbers import values_at
 
@@ -311,29 +310,6 @@ def _files_of_deltas(version: Version, shard: int) -> tuple[str, ...]:
     """The files that say which live items the deltas of a shard have."""
     parts = deltas_of(version.described, shard)
     return tuple(entry.path for part in parts for entry in (part, part.hidden) if entry is not None)
-
-
-def missing_parts(version: Version, shard: int, former: ShardSearch | None) -> list[PartEntry]:
-    """The parts of a shard that are read beside a former search of it: of its deltas, and of its base if that has
-    another."""
-    deltas = deltas_of(version.described, shard)
-    return deltas if _shares_base(version, shard, former) else [*base_of(version.described, shard), *deltas]
-
-
-def missing_indexes(version: Version, shard: int, former: ShardSearch | None) -> list[IndexEntry]:
-    """The indexes of a shard that are read beside a former search of it."""
-    is_shared = _shares_base(version, shard, former)
-    return [] if is_shared else [entry for entry in version.described.indexes if entry.shard == shard]
-
-
-def missing_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
-    """The size of the files of a shard that are read beside a former search of it."""
-    entries = (*missing_parts(version, shard, former), *missing_indexes(version, shard, former))
-    return sum(entry.size_bytes for entry in entries)
-
-
-def _shares_base(version: Version, shard: int, former: ShardSearch | None) -> bool:
-    return former is not None and former.base_files == base_files(version, shard)
 
 
 def _strings(column: pa.ChunkedArray | None, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[list[str]] | None:

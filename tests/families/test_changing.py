@@ -22,7 +22,7 @@ from rails_ray.families.shards import deltas_of
 from rails_ray.families.version import Version
 from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.serving.local import LocalVersion
-from rails_ray.serving.shard_search import missing_bytes
+from rails_ray.serving.missing_files import missing_bytes
 from rails_ray.storage import deltas, live_ids, manifest, versions
 from rails_ray.storage.deltas import is_compaction_due
 from rails_ray.storage.filesystem import Storage

@@ -12,8 +12,9 @@ from rails_ray.schema.requests import SearchRequest
 from rails_ray.search.rounds import Done, Rounds
 from rails_ray.serving.gpu_room import check_gpu_room
 from rails_ray.serving.held_shards import HeldShards
+from rails_ray.serving.missing_files import missing_bytes
 from rails_ray.serving.room import check_room
-from rails_ray.serving.shard_search import ShardSearch, missing_bytes
+from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.short_work import ShortWork
 
 Value = TypeVar("Value")
