@@ -89,7 +89,10 @@ def _passing(version: Version, items: Items, filter: Mapping[str, Any] | None) -
     if not filter:
         return None
     condition = parse(filter, version.described.attributes or {})
-    assert items.attributes is not None  # the filter names some of them
+    if items.attributes is None:
+        raise ValueError(
+            f"filter must be left out for a version whose items have no attributes, got {canonical(filter)}"
+        )
     rows = np.flatnonzero(passing(condition, items.attributes))
     if not len(rows):
         raise ValueError(

@@ -99,6 +99,16 @@ def test_filters_that_leave_nothing(storage: Storage, filter: dict[str, Any], se
         read(storage, filter)
 
 
+def test_a_filter_of_a_version_without_attributes(tmp_path: Path) -> None:
+    """Also one that names none."""
+    publish_here(tmp_path)
+    for filter in ({"year": 1}, {"$not": {}}):
+        with pytest.raises(
+            ValueError, match="filter must be left out for a version whose items have no attributes, got"
+        ):
+            read(Storage(str(tmp_path)), filter)
+
+
 def test_a_filter_that_leaves_no_query(storage: Storage) -> None:
     whole = read(storage)
     asked = {row for relevant in whole.queries("valid").relevant for row in relevant.tolist()}
