@@ -96,7 +96,7 @@ class EncodeOptions:
         for name in ("num_workers", "part_items", "num_shards"):
             if (number := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
-        if self.worker_gpus <= 0 or (self.worker_gpus > 1 and self.worker_gpus % 1):
+        if not self.worker_gpus > 0 or (self.worker_gpus > 1 and self.worker_gpus % 1):
             raise ValueError(
                 f"worker_gpus must be a part of one GPU or a whole number above 0, got {self.worker_gpus:g}: for none "
                 "set use_gpu to False"
