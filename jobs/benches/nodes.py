@@ -85,7 +85,7 @@ class ServedOnNodes:
         """The server as the proxy of a node shows it."""
         url = f"http://{self.nodes.nodes[number].address}:{self.port}"
         truth = Truth(self.storage, self.texts, k)
-        return Server(url, self.texts, truth, self.swap, lambda title: [], {}, k)
+        return Server(url, self.texts, truth, self.swap, lambda title: [], k=k)
 
     def swap(self, version: str) -> None:
         versions.rollback(Storage(self.storage), version)

@@ -180,7 +180,9 @@ def until(is_so: Callable[[], bool], timeout_s: float = START_S, pause_s: float 
     began = time.monotonic()
     while not is_so():
         if time.monotonic() - began > timeout_s:
-            raise TimeoutError(f"the condition must hold within {timeout_s:g} s, got {is_so}, which does not")
+            raise TimeoutError(
+                f"the condition must hold within {timeout_s:g} s, but does not: read the logs of the nodes"
+            )
         time.sleep(pause_s)  # nothing tells of processes on other nodes
     return time.monotonic() - began
 

@@ -21,7 +21,7 @@ MOST_PARTS = 16  # lists of blocks that are held before they are merged
 
 
 class Unread(NamedTuple):
-    """An answer that nobody has looked at.
+    """Answer that the host has not looked at.
 
     found: its lists may have places that no query needs.
     longest: how many places the longest list needs.

@@ -33,7 +33,7 @@ class Mask(Protocol):
     """Hides items from the queries of a batch.
 
     is_left: items that are not hidden from all queries, on the CPU; None for all.
-    excluded: pairs that are hidden beside the other items.
+    excluded: pairs of a query and an item that are hidden too.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Errors of CUDA as ours. A function stands for the GPU, which works, fails, or computes what is wrong."""
+"""Errors of CUDA as ours. A function stands in for the GPU, which works, fails, or computes wrongly."""
 
 import asyncio
 import re

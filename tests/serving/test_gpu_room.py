@@ -1,4 +1,4 @@
-"""Room on a GPU by the manifest: each refusal is a sentence, before any item is read. The GPU's memory is made up."""
+"""Room on a GPU by the manifest: each refusal is a sentence, before any item is read. The GPU's memory is simulated."""
 
 import re
 from collections.abc import Callable

@@ -41,7 +41,7 @@ class Call(NamedTuple):
     lines: to ask for together.
     first: n of their first lists.
     left: the items that may be in them; None for all.
-    has_hidden: whether these may be hidden from the lines.
+    has_hidden: whether some of these may be hidden from some of the lines.
     """
 
     lines: Int64[np.ndarray, " b"]

@@ -73,7 +73,7 @@ class GpuScan:
         fast: scores [B, X] that are a little off, and inf where a score is unknown; None if those of `scan` are as
             fast.
         select: returns the k best of each row, in any order.
-        kernel: "fused", or why a mixture is scanned without the fused kernel; None of other similarities.
+        kernel: "fused", or why a mixture is scanned without the fused kernel; None for other similarities.
     """
 
     is_exact = True
