@@ -40,7 +40,7 @@ def coverage_of(
     )
     if not sizes or coverage.items_searched < min_coverage * coverage.num_items:
         message = (
-            f"min_coverage must be reached, {min_coverage:g} of {coverage.num_items} items, got "
+            f"{100 * min_coverage:g}% of {coverage.num_items} items must be searched (min_coverage), got "
             f"{coverage.items_searched} from {len(sizes)} of {len(answers)} shards"
         )
         raise unanswered_error(answers, message, "try again or ask for less")

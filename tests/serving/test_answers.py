@@ -131,14 +131,15 @@ def test_coverage_counts_the_shards_that_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "min_coverage", "got"),
+    ("answers", "min_coverage", "wanted", "got"),
     [
-        ([LEFT, TimeoutError()], 0.26, "0.26 of 40 items, got 10 from 1 of 2 shards"),
-        ([TimeoutError(), TimeoutError()], 0.0, "0 of 40 items, got 0 from 0 of 2 shards"),
+        ([LEFT, TimeoutError()], 0.26, "26% of 40", "10 from 1 of 2 shards"),
+        ([TimeoutError(), TimeoutError()], 0.0, "0% of 40", "0 from 0 of 2 shards"),
     ],
 )
-def test_too_little_coverage(answers: list, min_coverage: float, got: str) -> None:
-    with pytest.raises(UnavailableError, match=f"min_coverage must be reached, {got}: try again or ask for less"):
+def test_too_little_coverage(answers: list, min_coverage: float, wanted: str, got: str) -> None:
+    message = rf"^{wanted} items must be searched \(min_coverage\), got {got}: try again or ask for less$"
+    with pytest.raises(UnavailableError, match=message):
         coverage_of(answers, [10, 30], min_coverage)
 
 

@@ -233,7 +233,7 @@ def test_each_answer_is_logged_with_the_id_at_the_level_info(
 def test_a_search_that_no_shard_has_a_place_for_is_one_to_ask_again_later(version: LocalVersion) -> None:
     async def is_full(request: SearchRequest) -> Any:
         raise BusyError(
-            "min_coverage must be reached, 1 of 9 items, got 0 from 0 of 2 shards: try again or ask for less"
+            "100% of 9 items must be searched (min_coverage), got 0 from 0 of 2 shards: try again or ask for less"
         )
 
     full = SingleProcessServer(version)

@@ -33,7 +33,7 @@ def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_versi
     response = whole_corpus.result()
     assert response.status_code == 503
     assert response.json()["error"] == (
-        "min_coverage must be reached, 1 of 60 items, got 30 from 1 of 2 shards: try again or ask for less"
+        "100% of 60 items must be searched (min_coverage), got 30 from 1 of 2 shards: try again or ask for less"
     )
     assert response.headers["retry-after"] == "1"
     of_half = half.result().json()
