@@ -33,11 +33,13 @@ class Pointer(NamedTuple):
     """
     sha256: sha256 of the manifest of `version`; None if the pointer does not say.
     previous: the version that was current before; None if there was none.
+    nonce: another one after each write but an announcement; None if the pointer does not say.
     """
 
     version: str
     sha256: str | None
     previous: str | None
+    nonce: str | None
 
 
 @dataclass(frozen=True)
@@ -172,17 +174,21 @@ def renew_pointer(storage: Storage) -> None:
 
 
 def announce(storage: Storage, version: str) -> None:
-    """Let servers that follow look again at a version, of which a file beside the manifest is new, if it is current."""
-    with suppress(NotFoundError, DamagedError):  # then nobody follows it
-        if current_version(storage) == version:
-            renew_pointer(storage)
+    """Let servers that follow look again at a version, of which a file beside the manifest is new, if it is current.
+    Who read the pointer before may replace it all the same."""
+    with suppress(NotFoundError, DamagedError, ConflictError):  # nobody follows it, or all look again anyway
+        before = _read_pointer(storage)
+        pointer = _pointer(storage, before)
+        if pointer.version == version:
+            data = json.dumps({**pointer._asdict(), "announced": uuid.uuid4().hex}).encode()
+            storage.swap(CURRENT, data, before.tag)
 
 
 def _point(storage: Storage, made: Manifest, before: Tagged | None) -> None:
-    """Make a version current if the pointer is unchanged, or already names this version.
+    """Make a version current if the pointer is unchanged but for announcements, or already names this version.
 
     Raises:
-        ConflictError: if the pointer now names another version.
+        ConflictError: if the pointer was written by others.
     """
     pointed = _pointer_if_whole(storage, before)
     former = pointed and pointed.version
@@ -190,15 +196,20 @@ def _point(storage: Storage, made: Manifest, before: Tagged | None) -> None:
         former = pointed.previous
     # The nonce identifies this write even if its answer is lost.
     pointer = {"version": made.version, "sha256": made.sha256, "previous": former, "nonce": uuid.uuid4().hex}
-    try:
-        storage.swap(CURRENT, json.dumps(pointer).encode(), before.tag if before else None)
-    except ConflictError:
-        current = current_version(storage)
-        if current != made.version:
+    while True:
+        try:
+            storage.swap(CURRENT, json.dumps(pointer).encode(), before.tag if before else None)
+            return
+        except ConflictError:
+            before = _read_pointer(storage)
+        current = _pointer(storage, before)
+        if current.version == made.version:
+            return
+        if current != pointed:
             raise ConflictError(
-                f"no other version may be published while {made.version} is, got {current}: {made.version} is whole "
-                "but not current; publish it again to make it so"
-            ) from None
+                f"no other version may be published while {made.version} is, got {current.version}: {made.version} is "
+                "whole but not current; publish it again to make it so"
+            )
 
 
 def current_version(storage: Storage) -> str:
@@ -235,7 +246,7 @@ def _pointer(storage: Storage, found: Tagged) -> Pointer:
     if not isinstance(version, str):
         raise DamagedError(f"{storage}/{CURRENT} must name a version, got {version!r}: publish again")
     texts = {name: text for name, text in value.items() if isinstance(text, str)}
-    return Pointer(version, texts.get("sha256"), texts.get("previous"))
+    return Pointer(version, *(texts.get(name) for name in ("sha256", "previous", "nonce")))
 
 
 def _pointer_if_whole(storage: Storage, found: Tagged | None) -> Pointer | None:
