@@ -62,7 +62,7 @@ class ServedOnNodes:
     def deploy(self, num_shards: int) -> float:
         """Deploy the current version; returns the seconds until all replicas run."""
         args = ServeArgs(storage=self.storage, allow_anonymous=True, follow_s=0.5)
-        placement = DeploymentSize(replicas=2, num_cpus=0.05, num_nodes=len(self.nodes.nodes))
+        placement = DeploymentSize(replicas=2, num_cpus=0.05, nodes=len(self.nodes.nodes))
         self.serve.deploy_applications(serve_config(args, placement, num_shards, host="0.0.0.0", port=self.port))
         return until(lambda: len(self.places()) == 1 + num_shards and self.is_whole())
 

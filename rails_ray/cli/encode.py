@@ -168,11 +168,14 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         from rails_ray.families.running import fit_run
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.encoding import OnRay
+        from rails_ray.on_ray.evaluating import data_folder
         from rails_ray.on_ray.nodes import check_shared
         from rails_ray.storage.filesystem import Storage
 
         with cluster(self.workers + 2):
-            check_shared(str(Storage(self.storage)), [options.data.folder if options.data else None])
+            store = Storage(self.storage)
+            made = None if run_config is None else run_config.data.folder
+            check_shared(str(store), data_folder(store, options.data, run=run) if run_config is None else [made])
             executor = OnRay(self.workers)
             if run_config is not None:
                 fit_run(run_config, self.storage, run)  # while the workers start

@@ -167,7 +167,7 @@ class Serve(AllowsCode, Stored):
             num_cpus=self.cpus,
             num_gpus=self.gpus,
             router_gpus=self.router_gpus,
-            num_nodes=1 if self.nodes is None else self.nodes,
+            nodes=self.nodes or (1 if self.print_config else nodes.rooms),
             ranker=self.ranker,
         )
         allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
@@ -203,9 +203,6 @@ class Serve(AllowsCode, Stored):
         with ExitStack() as stack:
             with rendering.spinner(out, f"deploy version {version.name}"):
                 is_own = stack.enter_context(cluster(4 + math.ceil(num_cpus)))
-                if self.nodes is None:
-                    num_nodes = nodes.num_with_room(placement.num_cpus, placement.num_gpus)
-                    placement = dataclasses.replace(placement, num_nodes=num_nodes)
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
             check_stop = on_signals()  # in place of Ray's stack trace at SIGTERM
             tell = telling(arguments.keys_file)

@@ -10,7 +10,7 @@ from rails_ray.families import calibrations
 from rails_ray.families.calibrating import calibrated, measured
 from rails_ray.families.config import DataConfig
 from rails_ray.families.version_queries import VersionQueries
-from rails_ray.on_ray.evaluating import check_split
+from rails_ray.on_ray.evaluating import check_split, data_folder
 from rails_ray.on_ray.nodes import check_shared
 from rails_ray.on_ray.progress import OnProgress, in_task
 from rails_ray.schema.filters import parse
@@ -68,7 +68,7 @@ def calibrate(
     if filter is not None:
         parse(filter)  # before a cluster is asked
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    check_shared(str(store), [data.folder if data else None])
+    check_shared(str(store), data_folder(store, data, version=version))
     arguments = str(store), version, split, measured_on, background, num_segments, data, filter, allowed
     return in_task(_calibrate, *arguments, on_progress=on_progress)
 

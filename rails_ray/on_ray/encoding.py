@@ -15,6 +15,7 @@ from rails_ray.families.encoding import EncodeOptions, ShardBy, Shown
 from rails_ray.families.encoding_work import EncodingWork
 from rails_ray.families.items import NewCodes
 from rails_ray.on_ray.cluster import reserved_device
+from rails_ray.on_ray.evaluating import data_folder
 from rails_ray.on_ray.failures import plain_errors
 from rails_ray.on_ray.nodes import check_shared
 from rails_ray.on_ray.progress import OnProgress, Reporter, in_task, latest, new_board, watch
@@ -98,7 +99,8 @@ def encode(
         query_encoder=query_encoder,
         allow_code=allow_code,
     )
-    check_shared(str(Storage(storage)), [data.folder if data else None])
+    store = Storage(storage)
+    check_shared(str(store), data_folder(store, data, run=run))
     return encoding.encode(OnRay(num_workers), storage, run, options, on_progress)
 
 

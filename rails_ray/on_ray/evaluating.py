@@ -1,6 +1,6 @@
 """Evaluate a run or a version on held-out queries, or compare two versions' answers, in one task on the cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rails_ray.allowed_code import AllowedCode
@@ -54,7 +54,7 @@ def evaluate(
         raise ValueError(f"give a run or a version to evaluate, got run {run!r} and version {version!r}")
     check_split(split)
     store, allowed = Storage(storage), AllowedCode.given(allow_code)
-    check_shared(str(store), [data.folder if data else None])
+    check_shared(str(store), data_folder(store, data, run=run, version=version))
     how = (split, data, allowed, with_searches)
     return in_task(_evaluate, str(store), run, version, *how, on_progress=on_progress)
 
@@ -86,6 +86,23 @@ def answers_diff(
 def _answers_diff(storage: str, first: str, second: str, k: int, allowed: AllowedCode) -> AnswersDiff:
     one, other = (Version.encoded(Storage(storage), name, allowed) for name in (first, second))
     return compare_answers(one, other, [k])
+
+
+def data_folder(
+    storage: Storage, data: DataConfig | None, *, run: str | None = None, version: str | None = None
+) -> Iterator[str | None]:
+    """The folder of the data that are named or, when it is asked for, of those of a run or version.
+
+    Raises:
+        NotFoundError: if there is no such run or version.
+        DamagedError: if its record cannot be read.
+    """
+    if data is not None and data.folder is not None:
+        yield data.folder
+    elif run is not None:
+        yield config.from_json(runs.read(storage, run).config).data.folder
+    else:
+        yield Version.encoded(storage, version).config.data.folder
 
 
 def check_split(split: str) -> None:

@@ -1,5 +1,6 @@
-"""Nodes of the cluster: how many can hold replicas, and local paths that all of them must find."""
+"""Nodes of the cluster: how many replicas each can hold, and local paths that all of them must find."""
 
+import math
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -13,11 +14,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 LOOK_S = 60.0  # limit for a node to say what it finds, the start of a process included
 
 
-def num_with_room(num_cpus: float, num_gpus: float) -> int:
-    """Number of nodes that are large enough for a replica with these reservations; at least 1, as more may join. What
-    they have reserved for others already does not count."""
+def rooms(num_cpus: float, num_gpus: float) -> list[float]:
+    """How many replicas with these reservations each node is large enough for. What it has reserved for others already
+    does not count."""
+    each = {name: number for name, number in (("CPU", num_cpus), ("GPU", num_gpus)) if number}
     found: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return max(1, sum(own.get("CPU", 0) >= num_cpus and own.get("GPU", 0) >= num_gpus for own in found))
+    return [
+        min((math.floor(own.get(name, 0) / number + 1e-9) for name, number in each.items()), default=math.inf)
+        for own in found
+    ]
 
 
 def check_shared(storage: str, others: Iterable[str | None] = ()) -> None:
@@ -27,14 +32,15 @@ def check_shared(storage: str, others: Iterable[str | None] = ()) -> None:
     Args:
         storage: root of a storage. Into a local one that can be written to goes a probe file for a moment, as each node
             may have a folder of that name.
-        others: files and folders that are read.
+        others: files and folders that are read. They are asked for where there are several nodes.
 
     Raises:
         ValueError: if a node does not find one of them.
     """
-    local = [path for path in (storage, *others) if path and "://" not in path and Path(path).exists()]
-    nodes = _others() if local and ray.is_initialized() else []
-    if not nodes:
+    nodes = _others() if ray.is_initialized() else []
+    local = [path for path in (storage, *(others if nodes else ())) if path and "://" not in path]
+    local = [path for path in local if Path(path).exists()]
+    if not nodes or not local:
         return
     probe = Path(storage) / f".probe-{uuid.uuid4().hex}"
     looked_for = {path: path for path in local}

@@ -1,6 +1,6 @@
 """Room on a GPU for shards of a version, computed from the manifest before their items are read.
 
-    needed = rows * (bytes of a row's state + its scores) + indexes
+    needed = rows * (bytes of a row's state + its scores) + indexes, and the weights of a model that encodes there
     left   = min(share * total - CONTEXT_BYTES - taken here, free)
 
 `share` is the part of a GPU that Ray reserves for a replica: several replicas on one GPU, each within its part, cannot
@@ -48,13 +48,19 @@ def gpu_memory(device: str) -> GpuMemory:
 
 
 def check_gpu_room(
-    version: Version, formers: Mapping[int, ShardSearch | None], device: str, share: float = 1.0
+    version: Version,
+    formers: Mapping[int, ShardSearch | None],
+    device: str,
+    share: float = 1.0,
+    *,
+    encodes: bool = False,
 ) -> None:
     """Check that shards fit into the memory of a GPU beside what this process has there. On a CPU nothing is checked.
 
     Args:
         formers: the shards to load, each with a search of it that is there already, whose base is shared.
         share: part of the GPU that this process may take; 1 and more for all of it.
+        encodes: whether the version's model is loaded there too.
 
     Raises:
         UnavailableError: if they do not fit.
@@ -63,6 +69,7 @@ def check_gpu_room(
         return
     memory, share = gpu_memory(device), min(share, 1.0)
     needed = sum(needed_bytes(version, shard, former) for shard, former in formers.items())
+    needed += sum(entry.size_bytes for entry in version.described.weights) if encodes else 0
     most = share * memory.total - CONTEXT_BYTES
     if needed > most:
         raise UnavailableError(

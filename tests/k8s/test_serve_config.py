@@ -165,7 +165,7 @@ def test_a_job_finds_a_gpu_for_each_of_its_workers_when_it_starts() -> None:
 @pytest.mark.parametrize(("overlay", "num_gpus"), [("cpu", 0), ("gpu", 0.25)])
 def test_the_serve_config_is_what_the_command_prints(overlay: str, num_gpus: float) -> None:
     args = ServeArgs(storage="s3://rails-ray-example/demo", version="emoji-1", keys_file="/etc/rails-ray/api-keys/keys")
-    placement = DeploymentSize(replicas=2, max_replicas=4, num_cpus=0.5, num_gpus=num_gpus, num_nodes=2)
+    placement = DeploymentSize(replicas=2, max_replicas=4, num_cpus=0.5, num_gpus=num_gpus, nodes=2)
     config = plan.serve_config(args, placement, 2, host="0.0.0.0", port=8000)
     assert (K8S / "overlays" / overlay / "serve.yaml").read_text() == plan.commented(config, "production")
 

@@ -44,9 +44,9 @@ with cluster():
 LOOK = """
 import sys
 from rails_ray.on_ray.cluster import cluster
-from rails_ray.on_ray.nodes import check_shared, num_with_room
+from rails_ray.on_ray.nodes import check_shared, rooms
 with cluster():
-    print(num_with_room(0.1, 0), num_with_room(1.5, 0), num_with_room(0.1, 1))
+    print([sorted(rooms(*own)) for own in ((0.1, 0), (1.5, 0), (0.1, 1))])
     for paths in sys.argv[1:]:
         storage, *others = paths.split()
         try:
@@ -149,7 +149,7 @@ def test_what_nodes_hold_and_find(on_nodes: OnNodes) -> None:
     nodes.run("mkdir", "-p", "/tmp/alone")
     asked = ["/tmp/same-name", "s3://bucket /tmp/alone", "/var/tmp", "s3://bucket /nowhere"]
     counted, *found = on_nodes.command("-c", LOOK, *asked).splitlines()
-    assert counted == "3 1 1"
+    assert counted == "[[10, 10, 10], [0, 0, 0], [0, 0, 0]]"
     rest = (
         f"must be the same on all nodes of the cluster, got none on node {nodes.nodes[1].address}: mount it there, or "
     )

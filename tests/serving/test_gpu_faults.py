@@ -101,3 +101,17 @@ def test_a_server_of_one_process_that_lost_its_gpu_is_not_healthy(
 
     with pytest.raises(LostGpuError, match="device cuda must work"):
         single.loaded.held.advance(rounds())
+
+
+def test_a_gpu_that_is_lost_while_queries_are_encoded(
+    tmp_path: Path, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_here(tmp_path)
+    version = local.open(str(tmp_path))
+    encoder = version.engine.encoder
+    encoder.device = "cuda"
+    monkeypatch.setattr(encoder.model, "query_features", partial(fail, RuntimeError(LOST)))
+    gpu(RuntimeError(LOST))
+    for ask in (version.search, version.embed):
+        with pytest.raises(LostGpuError, match="device cuda must work, got an error"):
+            ask(["red"])

@@ -88,6 +88,17 @@ def test_a_version_that_fits_and_one_that_does_not(version: Version, memory: Mem
     check_gpu_room(version, {0: None}, "cpu")
 
 
+def test_a_model_that_encodes_there_needs_room_too(version: Version, memory: Memory) -> None:
+    weights = sum(entry.size_bytes for entry in version.described.weights)
+    assert weights > 0
+    memory(BYTES + weights)
+    check_gpu_room(version, {0: None}, "cuda", encodes=True)
+    memory(BYTES + weights - 1)
+    check_gpu_room(version, {0: None}, "cuda")
+    with pytest.raises(UnavailableError, match="must fit into the 950 MB"):
+        check_gpu_room(version, {0: None}, "cuda", encodes=True)
+
+
 @pytest.mark.parametrize(("part", "shards"), [(0.5, 2), (0.3, 4), (0.1, 10)])
 def test_as_many_shards_fit_as_are_told(version: Version, memory: Memory, part: float, shards: int) -> None:
     memory(part * BYTES)

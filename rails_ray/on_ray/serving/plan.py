@@ -1,7 +1,7 @@
 """Plan of a deployment: the application's arguments, replicas and reservations, and the Serve config."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -110,8 +110,9 @@ class DeploymentSize:
         num_gpus: GPUs, or part of one, that each replica reserves that holds shards: a shard's, or a router with all.
         router_gpus: those that each router reserves to encode queries, if it holds no shards. The CPU encodes short
             texts as fast.
-        num_nodes: nodes that can hold replicas. The replicas of a deployment are spread over them, so that a node that
-            is lost does not take all of them.
+        nodes: nodes that can hold replicas, all alike; or how many replicas with so many CPUs and GPUs each node is
+            large enough for. The replicas of a deployment are spread over them, so that a node that is lost does not
+            take all of them.
         ranker: where the heavy ranker runs, if there is one.
     """
 
@@ -120,7 +121,7 @@ class DeploymentSize:
     num_cpus: float = 0.1
     num_gpus: float = 0
     router_gpus: float = 0
-    num_nodes: int = 1
+    nodes: int | Callable[[float, float], Sequence[float]] = 1
     ranker: RankerPlacement = field(default_factory=RankerPlacement)
 
     def __post_init__(self) -> None:
@@ -129,16 +130,22 @@ class DeploymentSize:
             check_replica(self.replicas, 0, self.router_gpus)
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas must be at least the {self.replicas} replicas, got {self.max_replicas}")
-        if self.num_nodes < 1:
-            raise ValueError(f"num_nodes must be at least 1, got {self.num_nodes}")
+        if isinstance(self.nodes, int) and self.nodes < 1:
+            raise ValueError(f"nodes must be at least 1, got {self.nodes}")
 
-    def spread(self, replicas: int) -> dict[str, int]:
-        """Return Ray Serve's bound on the replicas of a deployment on one node; none for one node or one replica.
+    def spread(self, replicas: int, num_cpus: float, num_gpus: float) -> dict[str, int]:
+        """Return Ray Serve's bound on the replicas of a deployment on one node: the least by which all have a place;
+        none where one node must hold them all.
 
         Autoscaling does not raise it: with two replicas on two nodes, a third one waits for a third node.
+
+        Args:
+            num_cpus, num_gpus: what each replica reserves.
         """
-        is_one = replicas == 1 or self.num_nodes == 1
-        return {} if is_one else {"max_replicas_per_node": math.ceil(replicas / self.num_nodes)}
+        rooms = [math.inf] * self.nodes if isinstance(self.nodes, int) else self.nodes(num_cpus, num_gpus)
+        bounds = (most for most in range(1, replicas) if sum(min(most, room) for room in rooms) >= replicas)
+        bound = next(bounds, None)
+        return {} if bound is None else {"max_replicas_per_node": bound}
 
 
 def shard_name(shard: int) -> str:
@@ -166,7 +173,8 @@ def deployments(
         reserved = {"num_cpus": placement.num_cpus} | ({"num_gpus": num_gpus} if num_gpus else {})
         limits = {"max_ongoing_requests": max_ongoing_requests}
         limits |= {} if queued is None else {"max_queued_requests": queued}
-        return {**replicas, **placement.spread(placement.replicas), **limits, "ray_actor_options": reserved}
+        spread = placement.spread(placement.replicas, placement.num_cpus, num_gpus)
+        return {**replicas, **spread, **limits, "ray_actor_options": reserved}
 
     shards = {
         shard_name(shard): options(ONGOING_OF_SHARD, placement.num_gpus, POLICY_OF_SHARD, QUEUED_OF_SHARD)
@@ -185,7 +193,7 @@ def _of_ranker(placement: DeploymentSize, ranker: RankerArgs) -> dict[str, Any]:
     reserved = {"num_cpus": own.num_cpus} | ({"num_gpus": own.num_gpus} if own.num_gpus else {})
     return {
         "num_replicas": own.replicas,
-        **placement.spread(own.replicas),
+        **placement.spread(own.replicas, own.num_cpus, own.num_gpus),
         "max_ongoing_requests": ranker.concurrency,
         "max_queued_requests": ranker.max_in_flight,
         "ray_actor_options": reserved,

@@ -1,6 +1,7 @@
 """Replicas and reservations, and the config that says them to Ray Serve."""
 
 import importlib
+import math
 import os
 import re
 import socket
@@ -98,7 +99,7 @@ def test_no_node_holds_all_replicas_of_a_deployment_if_there_are_two(
 ) -> None:
     """And no replica is left without a place."""
     own = RankerPlacement(replicas=replicas)
-    placement = DeploymentSize(replicas=replicas, num_nodes=num_nodes, ranker=own)
+    placement = DeploymentSize(replicas=replicas, nodes=num_nodes, ranker=own)
     placed = deployments(placement, 2, RankerArgs(path="my_rankers:Careful"), changes_items=True)
     assert "max_replicas_per_node" not in placed.pop("Items")
     assert {options.get("max_replicas_per_node") for options in placed.values()} == {bound}
@@ -111,8 +112,33 @@ def test_no_node_holds_all_replicas_of_a_deployment_if_there_are_two(
     assert ("print it with --nodes" in text) == (replicas > 1 and num_nodes == 1)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "rooms", "bound"),
+    [
+        (2, [2], None),
+        (2, [0, 2, 0], None),  # one node with GPUs
+        (4, [4, 1], 3),
+        (4, [1, 2, 1], 2),
+        (3, [2, 0.0], None),  # no bound makes room
+        (2, [math.inf, math.inf], 1),
+    ],
+)
+def test_replicas_are_as_far_apart_as_the_room_of_nodes_allows(
+    replicas: int, rooms: list[float], bound: int | None
+) -> None:
+    """The rooms are those for a ranker; routers and shards fit wherever they like."""
+
+    def room(num_cpus: float, num_gpus: float) -> list[float]:
+        return rooms if (num_cpus, num_gpus) == (2, 1) else [math.inf, math.inf]
+
+    own = RankerPlacement(replicas=replicas, num_cpus=2, num_gpus=1)
+    placed = deployments(DeploymentSize(replicas=2, nodes=room, ranker=own), 1, RankerArgs(path="my_rankers:Careful"))
+    assert placed.pop("Ranker").get("max_replicas_per_node") == bound
+    assert {options["max_replicas_per_node"] for options in placed.values()} == {1}
+
+
 def test_autoscaling_keeps_replicas_apart() -> None:
-    between = deployments(DeploymentSize(replicas=2, max_replicas=6, num_nodes=2), 1)["Shard000"]
+    between = deployments(DeploymentSize(replicas=2, max_replicas=6, nodes=2), 1)["Shard000"]
     assert between["max_replicas_per_node"] == 1
 
 
@@ -245,7 +271,7 @@ def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -
     [
         ({"replicas": 0}, "replicas must be at least 1, got 0"),
         ({"replicas": 3, "max_replicas": 2}, "max_replicas must be at least the 3 replicas, got 2"),
-        ({"num_nodes": 0}, "num_nodes must be at least 1, got 0"),
+        ({"nodes": 0}, "nodes must be at least 1, got 0"),
         ({"num_gpus": -1.0}, "num_cpus and num_gpus must be at least 0, got 0.1 and -1"),
         ({"num_gpus": 1.5}, "num_gpus must be a part of one GPU or a whole number, got 1.5"),
         ({"router_gpus": 2.5}, "router_gpus must be a part of one GPU or a whole number, got 2.5"),
@@ -255,7 +281,7 @@ def test_what_serve_deploys_can_be_imported_where_the_repository_is(path: str) -
 def test_a_placement_that_cannot_be(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DeploymentSize(**arguments)
-    if not {"max_replicas", "num_nodes", "router_gpus"} & set(arguments):
+    if not {"max_replicas", "nodes", "router_gpus"} & set(arguments):
         with pytest.raises(ValueError, match=message.replace("got 0.1", "got 1")):
             RankerPlacement(**arguments)
 
