@@ -18,10 +18,10 @@ def main() -> None:
     environment, measured = last_rows("filters", "peer")
     rows = [row for row in measured if row["kind"] == "peer"]
     shares = sorted({row["share"] for row in rows}, reverse=True)
-    figure, axes = plt.subplots(1, len(shares), figsize=(3.6 * len(shares), 4.0), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(shares), figsize=(3.6 * len(shares), 4.0), layout="constrained", sharex=True, sharey=True)
     for axis, share in zip(axes, shares, strict=True):
         latency(axis, [row for row in rows if row["share"] == share])
-        axis.set_title(f"{share:.1%} pass")
+        axis.set_title(f"{100 * share:g}% pass")
     axes[0].set_ylabel("ms of a query, median")
     axes[-1].legend(fontsize=7)
     hardware = f"{environment['cores']} cores of {environment['processor']}"
@@ -37,7 +37,7 @@ def latency(axis: Axes, rows: list[dict[str, Any]]) -> None:
         exact = [row for row in own if row["ef_search"] is None]
         if graph:
             axis.plot(*points(graph), "o-", color=colour, label=peer)
-        axis.plot(*points(exact), "x", color=colour)
+        axis.plot(*points(exact), "x", color=colour, label=f"{peer}, exact")
     axis.set(xlabel="recall@10", yscale="log")
     axis.grid(alpha=0.3)
 
