@@ -18,7 +18,9 @@ def main() -> None:
     environment, measured = last_rows("filters", "peer")
     rows = [row for row in measured if row["kind"] == "peer"]
     shares = sorted({row["share"] for row in rows}, reverse=True)
-    figure, axes = plt.subplots(1, len(shares), figsize=(3.6 * len(shares), 4.0), layout="constrained", sharex=True, sharey=True)
+    figure, axes = plt.subplots(
+        1, len(shares), figsize=(3.6 * len(shares), 4.0), layout="constrained", sharex=True, sharey=True
+    )
     for axis, share in zip(axes, shares, strict=True):
         latency(axis, [row for row in rows if row["share"] == share])
         axis.set_title(f"{100 * share:g}% pass")

@@ -17,6 +17,7 @@ from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.states import AnyQuery, concatenate, take, to
 from rails_ray.schema.fields import LARGEST_NUMBER, SUPPORTS, check_embedding, check_text
 from rails_ray.schema.queries import QUERY_FIELDS
+from rails_ray.serving.gpu_faults import gpu_failures
 from rails_ray.storage.manifest import NO_RUN
 
 REPRESENTATION = "embedding"  # the field for a query given by its representation
@@ -36,7 +37,7 @@ class EncodedQueries:
 
 
 class QueryEncoder:
-    """Encodes queries with the model of one version.
+    """Encodes queries with the model of one version. A GPU that fails is an error as `gpu_failures` has it.
 
     supports: what a heavy ranker must score for a query first; nothing for most models.
     """
@@ -62,13 +63,14 @@ class QueryEncoder:
             query if own is None else {**query, SUPPORTS: dict(zip(ids, own, strict=True))}
             for query, own in zip(queries, supports or [None] * len(queries), strict=True)
         ]
-        return encode(self.model, self.reader, scored, self.device)
+        with gpu_failures(self.device):
+            return encode(self.model, self.reader, scored, self.device)
 
     def of_vectors(self, vectors: Float[np.ndarray, "B D"]) -> EncodedQueries | None:
         """Encode queries that are vectors, or the representations of queries, all at once; None if one of them cannot
         be read, for `__call__` to say why."""
         nobody: list[list[ItemId]] = [[] for _ in vectors]
-        with torch.no_grad():
+        with torch.no_grad(), gpu_failures(self.device):
             if REPRESENTATION in FORMS[self.model.form].fields:
                 inputs = self.reader.batch_of(vectors)
                 if inputs is None:
@@ -144,7 +146,7 @@ class QueryEncoder:
             raise UnsupportedError(f"the version's model must make one vector of a query, got one that does not{how}")
         read, _ = _read(self.model, self.reader, [{"text": text} for text in texts])
         features_of = self.model.item_features if are_items else self.model.query_features
-        with torch.no_grad():
+        with torch.no_grad(), gpu_failures(self.device):
             features = features_of(self.reader.batch(list(read.values())))
             return self.model.represent(features.to(self.device), are_items=are_items).numpy(force=True)
 

@@ -27,7 +27,6 @@ from rails_ray.serving.budgets import KeptScores, Reranking, in_order, unranked
 from rails_ray.serving.cutoffs import DEFAULT_K, Cutoffs
 from rails_ray.serving.deadlines import Deadline
 from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
-from rails_ray.serving.gpu_faults import gpu_failures
 from rails_ray.serving.grouping import grouped
 from rails_ray.serving.paging import is_paged, paged
 from rails_ray.serving.popular import Popular
@@ -317,9 +316,8 @@ class Engine:
     def _encoded(self, queries: Sequence[QueryInput], supports: Sequence[Any]) -> EncodedQueries:
         """The queries for the shards, in one step where all are vectors."""
         vectors = None if self.ranking.supports else VectorQueries.of(queries)
-        with gpu_failures(self.encoder.device):
-            found = None if vectors is None else self.encoder.of_vectors(vectors.array)
-            return self.encoder([vars(query) for query in queries], supports) if found is None else found
+        found = None if vectors is None else self.encoder.of_vectors(vectors.array)
+        return self.encoder([vars(query) for query in queries], supports) if found is None else found
 
     def _excluded(self, queries: Sequence[QueryInput], seen: Sequence[list[ItemId]]) -> list[list[ItemId]]:
         """The items that the answer to each query may not hold."""
@@ -339,7 +337,7 @@ class Engine:
         """
         if len(texts) > self.limits.max_queries:
             raise ValueError(f"input must have a length of at most {self.limits.max_queries}, got {len(texts)}")
-        with renaming(r"queries\[", "input["), gpu_failures(self.encoder.device):
+        with renaming(r"queries\[", "input["):
             return self.encoder.represent(texts, are_items=are_items)
 
     def _cutoffs_for(self, request: SearchRequest) -> Cutoffs:
@@ -405,7 +403,6 @@ class Engine:
         deadline, shard_request = self._deadline(), request.query.model_dump()
         self.encoder.check_queries([shard_request])
         [supported] = yield from self.ranking.supported([shard_request], deadline)
-        with gpu_failures(self.encoder.device):
-            encoded = self.encoder([shard_request], [supported.scores])
+        encoded = self.encoder([shard_request], [supported.scores])
         answers: Sequence[Any] = yield AskShards("explain", (encoded.state, request.items))
         return explained(self.facts["version"], answers, request.items, as_strings=request.ids == "string")

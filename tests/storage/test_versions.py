@@ -252,7 +252,7 @@ def test_a_version_is_read_by_its_name_where_the_pointer_cannot_be_read(storage:
 
 def test_what_is_announced_while_another_version_is_published_hinders_nobody(storage: Storage) -> None:
     former = publish(storage, "v1")
-    encoded = encode(storage, "v2")
+    encoded = encode(storage, "v2", [2])
 
     def announce(done: int, total: int) -> None:
         versions.announce(storage, "v1")
@@ -266,7 +266,7 @@ def test_what_is_announced_while_another_version_is_published_hinders_nobody(sto
 def test_a_pointer_that_is_renewed_while_another_version_is_published_stays(storage: Storage) -> None:
     """A collection renews it, so that nobody makes current what it may have taken files from."""
     publish(storage, "v1")
-    encoded = encode(storage, "v2")
+    encoded = encode(storage, "v2", [2])
     with pytest.raises(ConflictError, match="no other version may be published while v2 is, got v1: v2 is whole"):
         versions.publish(storage, encoded, "today", lambda done, total: versions.renew_pointer(storage))
     assert versions.current_version(storage) == "v1"
