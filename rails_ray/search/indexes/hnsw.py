@@ -22,7 +22,7 @@ from rails_ray.search.indexes.probing import Floats, Only, PreparedQueries, Rows
 
 EF_SEARCH = 64  # recall of the ten best: 1.00 of 1,000,000 x 64 clustered vectors of length 1, with the default config
 LARGEST_BEAM = 4096  # with a mask: about 11 ms a query among 1,000,000 x 64
-OF_BEAM = 200.0  # products of a scan in the time of an item of a beam, whose links are followed (jobs.benches.filters)
+OF_BEAM = 150.0  # products of a scan in the time of an item of a beam, whose links are followed (jobs.benches.filters)
 WIDER = 4  # times as many, for a query that finds too little so
 
 
