@@ -1,10 +1,12 @@
 """Evaluate a run or a version on held-out queries, or compare two versions' answers, in one task on the cluster."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.queries import SPLITS
+from rails_ray.errors import DamagedError, NotFoundError
 from rails_ray.families import calibrations, config
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_data
@@ -91,18 +93,16 @@ def _answers_diff(storage: str, first: str, second: str, k: int, allowed: Allowe
 def data_folder(
     storage: Storage, data: DataConfig | None, *, run: str | None = None, version: str | None = None
 ) -> Iterator[str | None]:
-    """The folder of the data that are named or, when it is asked for, of those of a run or version.
-
-    Raises:
-        NotFoundError: if there is no such run or version.
-        DamagedError: if its record cannot be read.
-    """
+    """The folder of the data that are named or, when it is asked for, of those of a run or version. If that cannot be
+    read there is none, as what is asked next says so."""
     if data is not None and data.folder is not None:
         yield data.folder
-    elif run is not None:
-        yield config.from_json(runs.read(storage, run).config).data.folder
-    else:
-        yield Version.encoded(storage, version).config.data.folder
+        return
+    with suppress(NotFoundError, DamagedError):
+        if run is not None:
+            yield config.from_json(runs.read(storage, run).config).data.folder
+        else:
+            yield Version.encoded(storage, version).config.data.folder
 
 
 def check_split(split: str) -> None:

@@ -125,12 +125,13 @@ def _answers(made: Deployed) -> bool:
     return False
 
 
-def test_each_deployment_has_its_replicas_on_parts_of_a_gpu(deployed: Deployed) -> None:
+def test_each_shard_has_its_replicas_on_parts_of_a_gpu_and_the_router_on_none(deployed: Deployed) -> None:
     deployments = deployed.application()["deployments"]
     assert set(deployments) == {"Router", "Shard000", "Shard001"}
     for name, deployment in deployments.items():
         assert deployed.num_running(name) == 2
-        assert deployment["deployment_config"]["ray_actor_options"]["num_gpus"] == 0.125
+        reserved = deployment["deployment_config"]["ray_actor_options"].get("num_gpus")
+        assert reserved == (None if name == "Router" else 0.125)
 
 
 @pytest.mark.parametrize("path", ["/v1/health", "/v1/index", "/openapi.json", "/v1/search"])
