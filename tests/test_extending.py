@@ -84,7 +84,7 @@ from rails_ray.on_ray.cluster import cluster
 from rails_ray.serving.http.arrow import KINDS
 from rails_ray.serving.http.console import SCHEMA
 from rails_ray.serving.http.single import SingleProcessServer, listening
-from support.examples import write_text_data, write_vector_data
+from support.data_folders import write_text_data, write_vector_data
 from support.ports import free_port
 
 folder = Path(sys.argv[1])

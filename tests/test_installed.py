@@ -21,7 +21,7 @@ from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 from rails_ray.on_ray.environment import ENVIRONMENT
 from rails_ray.on_ray.serving.plan import NAME
 from rails_ray.serving import client
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.head_node import HeadNode, head_node, submit
 from support.ports import free_port
 from support.processes import wait_for

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.examples import publish_here, write_text_data, write_vector_data
+from support.data_folders import write_text_data, write_vector_data
+from support.examples import publish_here
 from support.hidden import run_without
 from support.sources import ROOT
 

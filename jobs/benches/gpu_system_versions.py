@@ -71,5 +71,5 @@ def _wait(url: str, version: str, is_there: bool) -> float:
             if (found["results"][0]["items"] == ["added"]) != is_there:
                 raise RuntimeError(f"the added item must {'' if is_there else 'not '}be found, got {found['results']}")
             return time.perf_counter()
-        time.sleep(0.05)
+        time.sleep(0.05)  # an answer alone says which version the server has taken
     raise RuntimeError(f"version {version} must answer within {SWAP_S:g} s, got {found['version']}")

@@ -60,11 +60,11 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.reranking.rankers.calling import ranker_of
         from rails_ray.serving import local
-        from rails_ray.serving.engine import Limits
         from rails_ray.serving.heap import trim
         from rails_ray.serving.http import logs, query_log
         from rails_ray.serving.http.limits import DEADLINE_S
         from rails_ray.serving.http.single import SingleProcessServer, listening
+        from rails_ray.serving.request_limits import Limits
         from rails_ray.storage.leases import Lease
 
     own = options.ranker.at_absolute_folder()

@@ -36,6 +36,7 @@
 | `traffic`             | all of these, for any server                                             |
 | `golden`              | the example query that a version answers before it takes over            |
 | `missing_files`       | files of a version that are read beside a former one                     |
+| `request_limits`      | how much a request may ask for                                           |
 | `room`                | room in memory for a further version                                     |
 | `gpu_room`            | room on a GPU for a version, by its manifest                             |
 | `gpu_faults`          | what CUDA says of a GPU that fails, as our errors                        |

@@ -30,6 +30,7 @@ from rails_ray.serving.encoder import EncodedQueries, QueryEncoder
 from rails_ray.serving.grouping import grouped
 from rails_ray.serving.paging import is_paged, paged
 from rails_ray.serving.popular import Popular
+from rails_ray.serving.request_limits import Limits
 from rails_ray.serving.scope import Scope, scope_of
 from rails_ray.serving.search_defaults import SearchDefaults
 from rails_ray.serving.shard_messages import ShardItems, ShardRequest, ShardResponse
@@ -37,25 +38,6 @@ from rails_ray.serving.stages import Stages, timed
 from rails_ray.serving.vector_queries import VectorQueries
 from rails_ray.storage.deltas import delta_facts
 from rails_ray.storage.manifest import summary
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """
-    max_queries: most queries in a request.
-    max_answered_items: most queries times k in a request.
-    deadline_s: latest deadline of a request, and that of one without its own; None for none.
-    """
-
-    max_queries: int = 1024
-    max_answered_items: int = 100_000
-    deadline_s: float | None = None
-
-    def check_queries(self, num_queries: int) -> None:
-        """Raises ValueError if there are too many."""
-        if num_queries > self.max_queries:
-            raise ValueError(f"queries must have a length of at most {self.max_queries}, got {num_queries}")
-
 
 FEW_PARTS = 500  # so few take less time to write than a thread takes to start
 

@@ -21,7 +21,7 @@ from rails_ray.errors import renaming
 from rails_ray.schema.requests import FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.serving.cutoffs import MOST_ITEMS
-from rails_ray.serving.engine import Limits
+from rails_ray.serving.request_limits import Limits
 from rails_ray.serving.running_means import RunningMean
 
 

@@ -73,8 +73,9 @@ def check_gpu_room(
     most = share * memory.total - CONTEXT_BYTES
     if needed > most:
         raise UnavailableError(
-            f"version {version.name} must fit into the {share * memory.total / 1e6:,.0f} MB that {share:.3g} of the "
-            f"GPU has, got {(needed + CONTEXT_BYTES) / 1e6:,.0f} MB: {_advice(version, formers, most, share)}"
+            f"version {version.name} must fit into {share * memory.total / 1e6:,.0f} MB, "
+            f"{'all' if share == 1 else format(share, '.3g')} of the GPU's memory, got "
+            f"{(needed + CONTEXT_BYTES) / 1e6:,.0f} MB: {_advice(version, formers, most, share)}"
         )
     left = min(most - memory.taken, memory.free)
     if needed > left:

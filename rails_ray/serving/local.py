@@ -28,10 +28,11 @@ from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryR
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.rounds import Done, Rounds
 from rails_ray.serving.drift import Distance
-from rails_ray.serving.engine import Engine, Limits
+from rails_ray.serving.engine import Engine
 from rails_ray.serving.feedback import Feedback
 from rails_ray.serving.held_shards import HeldShards
 from rails_ray.serving.loaded import Loaded, check_device
+from rails_ray.serving.request_limits import Limits
 from rails_ray.serving.running_means import RunningMean
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.serving.validation_messages import sentence

@@ -17,7 +17,7 @@ from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.recipes import by_name
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_sequence_data
+from support.data_folders import write_sequence_data
 
 MOL, DOT, WIDE = (Cell("ml-1m", "sasrec", similarity) for similarity in ("mol", "dot", "wide"))
 

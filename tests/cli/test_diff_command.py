@@ -20,8 +20,9 @@ from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.versions import read_manifest
 from support.calibrations import STORED
+from support.data_folders import write_text_data
 from support.default_searches import AVERAGE
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.examples import small_config, write_untrained_run
 
 AT = "2026-01-01T00:00:00Z"
 

@@ -12,7 +12,7 @@ from rails_ray.cli.main import main
 from rails_ray.cutoffs.measuring import Measured
 from rails_ray.schema.responses import ExplainedItem, ExplainResponse
 from rails_ray.training.evaluation.calibrating import CalibrationReport, ListLengths
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.responses import search_response
 
 MEASURED = Measured(0.9, None, 0.91, 0.9, 0.92, 0.88, 0.94, 50)

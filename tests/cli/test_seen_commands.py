@@ -16,7 +16,7 @@ from rails_ray.families.data import read_data
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.ranking import NOT_FOUND
 from rails_ray.training.evaluation.seen import ALLOWED, EXCLUDED
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.inspected import looked
 from support.sessions import publish_repeating, sessions_config, write_sessions
 

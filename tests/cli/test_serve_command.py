@@ -14,7 +14,8 @@ import pytest
 
 from rails_ray.cli.main import EXIT_FAILED
 from support import processes
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.ports import free_port
 from support.processes import wait_for
 

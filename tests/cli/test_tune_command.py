@@ -20,7 +20,8 @@ from rails_ray.serving.cutoffs import Cutoffs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.metrics import list_quality
 from rails_ray.training.evaluation.ranking import rank_all
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 
 
 @pytest.fixture(scope="module")

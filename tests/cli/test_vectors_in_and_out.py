@@ -13,7 +13,8 @@ from rails_ray.cli.main import main
 from rails_ray.families.version import Version
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
-from support.examples import publish_here, write_vector_data
+from support.data_folders import write_vector_data
+from support.examples import publish_here
 
 
 def command(*words: str, code: int = 0) -> None:

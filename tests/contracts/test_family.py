@@ -39,6 +39,7 @@ from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
 from rails_ray.training.piece import Given, fit
+from support.data_folders import write_sequence_data, write_text_data, write_vector_data
 from support.examples import (
     of_numbers,
     small_bm25_config,
@@ -46,9 +47,6 @@ from support.examples import (
     small_history_config,
     small_solar_config,
     small_vector_config,
-    write_sequence_data,
-    write_text_data,
-    write_vector_data,
 )
 from support.ranked import small_rbe_config, with_features, write_scored_data
 

@@ -24,6 +24,7 @@ from rails_ray.modules.quantizers.dvsq import DvsqConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Fitted, Given, Piece, fit, steps_of
+from support.data_folders import write_sequence_data, write_text_data
 from support.examples import (
     of_numbers,
     small_bm25_config,
@@ -31,8 +32,6 @@ from support.examples import (
     small_history_config,
     small_solar_config,
     trained_items,
-    write_sequence_data,
-    write_text_data,
 )
 from support.pieces import CountingPiece
 from support.ranked import small_rbe_config, write_scored_data

@@ -26,16 +26,8 @@ from rails_ray.modules.model import Model
 from rails_ray.schema.queries import QUERY_FIELDS, QueryInput
 from rails_ray.serving.encoder import encode
 from rails_ray.storage.filesystem import Storage
-from support.examples import (
-    small_config,
-    small_history_config,
-    small_solar_config,
-    small_vector_config,
-    write_number_data,
-    write_sequence_data,
-    write_text_data,
-    write_vector_data,
-)
+from support.data_folders import write_number_data, write_sequence_data, write_text_data, write_vector_data
+from support.examples import small_config, small_history_config, small_solar_config, small_vector_config
 from support.ranked import small_rbe_config, write_scored_data
 
 

@@ -16,7 +16,7 @@ from rails_ray.data.corpus import ItemFiles, digest_of
 from rails_ray.data.forms import FORMS, vectors_of_items
 from rails_ray.data.sources import Sources
 from rails_ray.storage.attributes import TYPES, kinds_for
-from support.examples import write_sequence_data, write_vector_data
+from support.data_folders import write_sequence_data, write_vector_data
 from support.tried import tried
 
 

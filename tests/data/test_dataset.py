@@ -98,7 +98,7 @@ def test_queries_in_another_corpus_equal_the_naive_loops(relevant: list[list[int
 def test_queries_among_some_items_equal_the_naive_loops(
     relevant: list[list[int]], left: list[int], data: st.DataObject
 ) -> None:
-    """Of ten items; 10 stands for an item that the corpus lacks. Histories stay as they are."""
+    """There are ten items, and 10 stands for one that the corpus lacks. Histories do not change."""
     same_number = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=len(relevant), max_size=len(relevant))
     histories, seen = data.draw(same_number), data.draw(same_number)
     lacking = data.draw(st.lists(st.booleans(), min_size=len(relevant), max_size=len(relevant)))

@@ -14,7 +14,7 @@ from rails_ray.data.forms import vectors_of_items
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import as_column
-from support.examples import write_vector_data
+from support.data_folders import write_vector_data
 
 WIDTH = 7
 ONE, THREE = vectors_of_items(("vector",), ()), vectors_of_items(("a", "b", "c"), ())

@@ -29,14 +29,8 @@ from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.reranking.rankers.cross_encoder import CrossEncoderConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.rankers import train_cross_encoder
-from support.examples import (
-    small_bm25_config,
-    small_config,
-    small_history_config,
-    small_solar_config,
-    write_sequence_data,
-    write_text_data,
-)
+from support.data_folders import write_sequence_data, write_text_data
+from support.examples import small_bm25_config, small_config, small_history_config, small_solar_config
 
 
 def add(folder: Path, table: str, weights: Any, name: str = "weight") -> Path:

@@ -28,7 +28,8 @@ from rails_ray.serving.local import LocalVersion
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 
 NUM_ITEMS = 60
 KINDS = {"price": "float", "lang": "string", "tags": "strings", "seen": "timestamp"}

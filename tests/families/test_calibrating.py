@@ -166,7 +166,7 @@ def test_searches_under_the_same_filter(storage: Storage) -> None:
 
 
 def test_a_filter_alone_is_calibrated(storage: Storage) -> None:
-    """What nobody calibrated stays so."""
+    """Searches without that filter are not."""
     write(storage, HALF, 1)
     version = local.open(str(storage))
     [found] = version.search(["red"], cutoff={"coverage": 0.8}, filter=HALF).results

@@ -1,6 +1,7 @@
 """Items that are added, replaced and deleted: a version in deltas answers as one that was made of the same items."""
 
 import dataclasses
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -389,3 +390,17 @@ def test_texts_are_read_after_their_titles() -> None:
     items = given_items(["red", "blue"], ["a", "b"], ["hat", ""])
     assert items["input"].to_pylist() == ["hat\nred", "blue"]
     assert given_items(["red"], ["a"])["input"].to_pylist() == ["red"]
+
+
+def test_a_parent_that_was_taken(tmp_path: Path) -> None:
+    """Files that somebody deletes by hand take the base with them. A collection keeps it."""
+    version = local.build(np.eye(8, dtype=np.float32)[:6], [f"i{row}" for row in range(6)], folder=str(tmp_path))
+    made = version.add(np.eye(8, dtype=np.float32)[6:], ["a", "b"]).manifest
+    shutil.rmtree(tmp_path / "versions" / "v1")
+    with pytest.raises(NotFoundError, match=f"version must be one of {made.version}, got 'v1'"):
+        versions.rollback(Storage(str(tmp_path)))
+    for ask in (lambda: local.open(str(tmp_path)), lambda: version.add(np.ones((1, 8), np.float32), ["c"])):
+        with pytest.raises(
+            DamagedError, match=r"version v1 must hold config\.json, got no such file: encode and publish"
+        ):
+            ask()

@@ -13,7 +13,8 @@ from rails_ray.families.training_family import training_family
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from support.examples import small_config, write_sequence_data, write_text_data
+from support.data_folders import write_sequence_data, write_text_data
+from support.examples import small_config
 from support.numbers_data import CONFIG, INPUTS, data_of, sparse, texts, vectors, with_encoder
 
 

@@ -33,7 +33,8 @@ from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.piece import Given, fit
-from support.examples import small_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import small_config
 
 ALLOWED = AllowedCode(("support",))
 KNOWN_WORDS = FunctionConfig(function="support.text_vectors:known_words")

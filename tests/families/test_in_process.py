@@ -24,7 +24,8 @@ from rails_ray.serving import local
 from rails_ray.storage import versions
 from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
-from support.examples import small_config, write_text_data, write_untrained_run, write_vector_data
+from support.data_folders import write_text_data, write_vector_data
+from support.examples import small_config, write_untrained_run
 from support.hidden import run_without
 from support.text_vectors import save_sentence_transformer
 
@@ -92,7 +93,7 @@ def test_workers_have_the_part_of_a_gpu_that_is_asked_for(root: Path, monkeypatc
     reserved = list[tuple[int, float]]()
 
     class Counting(InProcess):
-        """Of two GPUs, that are the CPU."""
+        """Has two GPUs, for which the CPU stands."""
 
         def has_gpus(self, number: int) -> bool:
             return number <= 2

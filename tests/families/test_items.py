@@ -10,7 +10,8 @@ from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.training_family import training_family
 from rails_ray.storage.filesystem import Storage
-from support.examples import small_bm25_config, small_history_config, small_solar_config, write_sequence_data
+from support.data_folders import write_sequence_data
+from support.examples import small_bm25_config, small_history_config, small_solar_config
 
 
 def test_rows_that_are_other_items_now_are_not_encoded(tmp_path: Path) -> None:

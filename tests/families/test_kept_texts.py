@@ -27,7 +27,7 @@ from rails_ray.on_ray.evaluating import _evaluate
 from rails_ray.on_ray.training import Assignment, work
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.text_vectors import save_sentence_transformer
 
 

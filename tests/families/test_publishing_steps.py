@@ -17,7 +17,8 @@ from rails_ray.families.version import Version
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import POSITIVES, STORED
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 from support.failing import dying
 
 Stage = Callable[[str], object]
@@ -28,7 +29,7 @@ def encode(root: str) -> None:
 
 
 def calibrate(root: str) -> None:
-    """What `rails-ray calibrate` stores once it has measured, which reads alone."""
+    """Store what `rails-ray calibrate` stores. Measuring only reads, so it is left out."""
     calibrations.write(Storage(root), "v1", STORED)
     versions.announce(Storage(root), "v1")
 

@@ -26,7 +26,7 @@ from rails_ray.reranking.supports import RandomSupports
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Given, fit
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.ranked import small_rbe_config, write_scored_data
 
 

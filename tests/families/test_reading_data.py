@@ -18,12 +18,8 @@ from rails_ray.families.data import for_data, read_corpus, read_data
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.storage import manifest
 from rails_ray.storage.filesystem import Storage
-from support.examples import (
-    small_config,
-    small_history_config,
-    write_sequence_data,
-    write_text_data,
-)
+from support.data_folders import write_sequence_data, write_text_data
+from support.examples import small_config, small_history_config
 
 
 def test_packaged_data_is_written_once(tmp_path: Path) -> None:

@@ -16,14 +16,8 @@ from rails_ray.families.running import begin
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Given, fit
-from support.examples import (
-    small_config,
-    small_history_config,
-    small_vector_config,
-    write_sequence_data,
-    write_text_data,
-    write_vector_data,
-)
+from support.data_folders import write_sequence_data, write_text_data, write_vector_data
+from support.examples import small_config, small_history_config, small_vector_config
 
 
 def of_data(config: RunConfig, folder: Path) -> tuple[RunConfig, DataSet]:

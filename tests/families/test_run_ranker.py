@@ -20,14 +20,8 @@ from rails_ray.reranking.rankers.calling import ranker_of, scores_of
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from support.examples import (
-    random_states,
-    small_config,
-    small_history_config,
-    write_sequence_data,
-    write_text_data,
-    write_untrained_run,
-)
+from support.data_folders import write_sequence_data, write_text_data
+from support.examples import random_states, small_config, small_history_config, write_untrained_run
 
 
 def test_its_scores_are_the_models(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from rails_ray.storage import codes, manifest, parquet, parts
 from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.runs import Run
-from support.examples import small_config, small_solar_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import small_config, small_solar_config
 from support.numbers_data import INPUTS, data_of, texts, with_encoder
 
 CONFIG = small_solar_config()

@@ -27,14 +27,8 @@ from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
 from rails_ray.training.piece import Given, fit
-from support.examples import (
-    small_config,
-    small_history_config,
-    small_vector_config,
-    write_sequence_data,
-    write_text_data,
-    write_vector_data,
-)
+from support.data_folders import write_sequence_data, write_text_data, write_vector_data
+from support.examples import small_config, small_history_config, small_vector_config
 from support.ranked import small_rbe_config
 
 FIELDS = {"kind": "ridge", "width": 9, "num_items": 70, "num_supports": 5}

@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.families.config import DataConfig, RunConfig
-from support.examples import small_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import small_config
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from rails_ray.on_ray.training import Assignment, work
 from rails_ray.storage import codes, runs
 from rails_ray.storage.filesystem import Storage
 from support.clocks import clock_of
-from support.examples import small_config, small_solar_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import small_config, small_solar_config
 from support.pieces import CountingPiece
 
 STEPS = 60

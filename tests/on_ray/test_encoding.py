@@ -26,7 +26,8 @@ from rails_ray.storage.described import Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import keys_of
 from rails_ray.storage.parts import shards_of
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

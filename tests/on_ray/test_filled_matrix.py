@@ -18,7 +18,7 @@ from rails_ray.reranking.rankers import candidates_of
 from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.published_rbe import write_rbe_run
 from support.ranked import BY_PAIRS, NUM_SUPPORTS, by_pairs, small_rbe_config, write_scored_data, write_word_features
 

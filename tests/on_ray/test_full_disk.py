@@ -13,7 +13,8 @@ from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.usefixtures("ray_cluster")]
 

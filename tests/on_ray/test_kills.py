@@ -14,7 +14,8 @@ from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from support.command_line import options_of
-from support.examples import mark, small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import mark, small_config, write_untrained_run
 from support.loss_curves import curve_of
 from support.processes import finished, kill_one, killed, stop_one
 

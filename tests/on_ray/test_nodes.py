@@ -23,7 +23,8 @@ from rails_ray.on_ray.environment import ENVIRONMENT
 from rails_ray.on_ray.publishing import publish
 from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 from support.loss_curves import curve_of
 from support.ports import free_port
 from support.s3_server import new_bucket, s3_server_process, use_s3
@@ -72,7 +73,7 @@ class OnNodes:
         return Storage(self.root)
 
     def command(self, *words: str) -> str:
-        """What a command prints that ends well."""
+        """Run a command, which must end well, and return what it prints."""
         done = self.nodes.run(sys.executable, *words)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -10,7 +10,8 @@ from rails_ray.families.config import DataConfig
 from rails_ray.serving import local
 from rails_ray.storage.filesystem import Storage
 from support.azure_server import needs_azurite
-from support.examples import small_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import small_config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.usefixtures("ray_cluster"), needs_azurite]
 

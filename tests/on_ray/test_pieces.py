@@ -37,7 +37,8 @@ from rails_ray.storage.filesystem import Storage
 from rails_ray.training import checkpoints
 from rails_ray.training.loop import train
 from support.command_line import options_of
-from support.examples import mark, publish_solar, small_solar_config, times_of, write_number_data, write_text_data
+from support.data_folders import write_number_data, write_text_data
+from support.examples import mark, publish_solar, small_solar_config, times_of
 from support.one_serve import served
 from support.pieces import CountingPiece
 from support.processes import finished, interrupted, kill_one, kill_owner, killed

@@ -15,7 +15,7 @@ from rails_ray.on_ray import training
 from rails_ray.on_ray.progress import POLL_S, ProgressBoard, Reporter, in_task
 from rails_ray.on_ray.training import Assignment, Settings
 from support.clocks import clock_of
-from support.examples import write_vector_data
+from support.data_folders import write_vector_data
 
 Seen = list[tuple[int, int, str]]
 

@@ -27,7 +27,7 @@ from rails_ray.schema.ranker import RankerConfig
 from rails_ray.serving import local
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.published_rbe import write_rbe_run
 from support.ranked import BY_PAIRS, by_pairs, small_rbe_config, write_scored_data
 

@@ -36,7 +36,8 @@ from rails_ray.training.evaluation.calibrating import positives_of
 from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import HIT_RATES
 from support.attributes import random_items, with_attributes
-from support.examples import publish_here, small_history_config, times_of, write_sequence_data, write_untrained_run
+from support.data_folders import write_sequence_data
+from support.examples import publish_here, small_history_config, times_of, write_untrained_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -213,7 +214,7 @@ def test_a_version_is_calibrated_published_or_not_and_evaluation_measures_it(
 
 
 def test_the_command_calibrates_under_a_filter(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Beside the calibration of all items; servers that follow are told."""
+    """The calibration of all items stays, and the pointer changes, so that servers which follow look again."""
     publish_here(tmp_path)
     store, filter = Storage(str(tmp_path)), {"price": {"$lt": 10}}
     with_attributes(store, random_items(60))

@@ -13,7 +13,8 @@ from rails_ray.families.config import DataConfig
 from rails_ray.on_ray.pipelining import pipeline
 from rails_ray.on_ray.relevance_matrix import fill
 from rails_ray.schema.ranker import RankerConfig
-from support.examples import small_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import small_config
 from support.stored_code import OF_TEXTS, publish_with_encoder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]

@@ -24,7 +24,8 @@ from rails_ray.storage import quantizers, runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training import checkpoints
 from rails_ray.training.piece import Given, fit
-from support.examples import small_config, small_vector_config, trained_items, write_text_data, write_vector_data
+from support.data_folders import write_text_data, write_vector_data
+from support.examples import small_config, small_vector_config, trained_items
 from support.untrained_runs import of, published, write_runs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]

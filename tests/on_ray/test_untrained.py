@@ -14,7 +14,7 @@ from rails_ray.errors import NotFoundError
 from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_text_data, write_vector_data
+from support.data_folders import write_text_data, write_vector_data
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

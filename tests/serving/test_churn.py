@@ -28,7 +28,8 @@ from rails_ray.storage.comparing import compare_items
 from rails_ray.storage.filesystem import Storage
 from support import sessions
 from support.calibrations import STORED
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 from support.sessions import publish_repeating
 
 LISTS = st.lists(

@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from rails_ray.schema.requests import FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import CertificateResult, Coverage, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.serving.cutoffs import MOST_ITEMS
-from rails_ray.serving.engine import Answered, Limits
+from rails_ray.serving.engine import Answered
 from rails_ray.serving.feedback import Feedback, Judged
+from rails_ray.serving.request_limits import Limits
 from rails_ray.serving.running_means import RunningMean
 
 FOUND = {"a": ["1", "2", "3"], "b": ["4"], "none": []}

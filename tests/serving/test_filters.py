@@ -142,7 +142,7 @@ def test_items_without_a_direction_that_pass_come_last(
 def test_excluded_items_beside_a_filter(
     tmp_path: Path, index: str, is_gathered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of which some do not pass, and some come before and after all that do."""
+    """Some excluded items do not pass the filter. Some lie before, and some behind, all items that do."""
     version, items = built(tmp_path, 200, index)
     choose(monkeypatch, version.shards[0], is_gathered)
     left = [row for row, item in enumerate(items) if passes(FILTERS["half"], item)]

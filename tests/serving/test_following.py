@@ -16,9 +16,9 @@ from rails_ray.families import calibrations, default_searches
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.serving import following
-from rails_ray.serving.engine import Limits
 from rails_ray.serving.http import query_log
 from rails_ray.serving.http.single import SingleProcessServer
+from rails_ray.serving.request_limits import Limits
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED

@@ -64,8 +64,8 @@ def test_an_item_takes_what_its_columns_and_scores_take() -> None:
     assert row_bytes(StateEntry(kind="codes", shapes={"codes": []}, dtypes={"codes": "uint8"})) == 3
 
 
-def test_it_is_what_a_replica_of_books_took() -> None:
-    """Of the memory of two processes, the router's and the shard's, on an H100."""
+def test_the_computed_memory_is_what_was_measured() -> None:
+    """On an H100, a router and a shard together took the memory that is computed for both."""
     is_start = {"section": "large", "case": "start", "on": "cuda"}
     [row] = [row for row in rows("gpu_system.jsonl") if is_start.items() <= row.items()]
     shapes = {"components": [8, 32], "average": [32], "gate": [64]}
@@ -81,7 +81,7 @@ def test_a_version_that_fits_and_one_that_does_not(version: Version, memory: Mem
     memory(BYTES - 1)
     with pytest.raises(
         UnavailableError,
-        match="version v1 must fit into the 950 MB that 1 of the GPU has, got 950 MB: encode it in at least 2 shards, "
+        match="version v1 must fit into 950 MB, all of the GPU's memory, got 950 MB: encode it in at least 2 shards, "
         "or take a larger GPU",
     ):
         check_gpu_room(version, {0: None}, "cuda")
@@ -95,7 +95,7 @@ def test_a_model_that_encodes_there_needs_room_too(version: Version, memory: Mem
     check_gpu_room(version, {0: None}, "cuda", encodes=True)
     memory(BYTES + weights - 1)
     check_gpu_room(version, {0: None}, "cuda")
-    with pytest.raises(UnavailableError, match="must fit into the 950 MB"):
+    with pytest.raises(UnavailableError, match="must fit into 950 MB"):
         check_gpu_room(version, {0: None}, "cuda", encodes=True)
 
 
@@ -117,7 +117,9 @@ def test_two_replicas_have_no_more_than_their_parts(version: Version, memory: Me
     """All of the GPU is free: the second one would not find it so."""
     memory(BYTES, share=0.5)
     check_gpu_room(version, {0: None}, "cuda", 0.5)
-    with pytest.raises(UnavailableError, match=r"that 0\.25 of the GPU has, got .* MB: reserve more of a GPU"):
+    with pytest.raises(
+        UnavailableError, match=r"must fit into .* MB, 0\.25 of the GPU's memory, got .* MB: reserve more"
+    ):
         check_gpu_room(version, {0: None}, "cuda", 0.25)
     check_gpu_room(version, {0: None}, "cuda", 2.0)
 

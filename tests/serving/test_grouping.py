@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rails_ray import local
-from rails_ray.serving.engine import Limits
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.request_limits import Limits
 
 NUM_ITEMS, WIDTH = 80, 4
 QUERIES = np.random.default_rng(1).standard_normal((3, WIDTH)).astype(np.float32)

@@ -14,11 +14,11 @@ from rails_ray.cli.tuning import tune_cutoffs
 from rails_ray.families.config import DataConfig
 from rails_ray.families.version import Version
 from rails_ray.serving import local
-from rails_ray.serving.engine import Limits
 from rails_ray.serving.http import arrow
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.request_limits import Limits
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here
 from support.sessions import NUM_ITEMS, NUM_REPEATED, NUM_SESSIONS, publish_repeating

@@ -12,7 +12,8 @@ from rails_ray.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from rails_ray.on_ray.environment import ProxyPorts
 from rails_ray.serving import client
 from support import processes
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.ports import free_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

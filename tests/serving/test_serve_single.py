@@ -83,7 +83,7 @@ def test_its_end_is_no_error_of_the_server(root: Path, signals: list[signal.Sign
         wait_for(lambda: len(statuses) >= 3)
         for number in signals:
             process.send_signal(number)
-            time.sleep(0.1)
+            time.sleep(0.1)  # two signals that come at once are one
         assert process.wait(30) == EXIT_INTERRUPTED
         for client in clients:
             client.join()

@@ -18,7 +18,7 @@ from rails_ray.serving import local
 from rails_ray.serving.shard_messages import ShardRequest
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_vector_data
+from support.data_folders import write_vector_data
 from support.sources import ROOT
 
 UNUSED = {"numba", "scipy", "scipy.special", "scipy.sparse", "faiss", "pandas", "ray"}

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rails_ray import local
-from rails_ray.serving.engine import Limits
 from rails_ray.serving.following import Follower
 from rails_ray.serving.http.single import SingleProcessServer, listening
+from rails_ray.serving.request_limits import Limits
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.ports import free_port

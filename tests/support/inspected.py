@@ -13,11 +13,7 @@ from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.storage.ids import ItemIds
-from support.examples import (
-    write_number_data,
-    write_sequence_data,
-    write_text_data,
-)
+from support.data_folders import write_number_data, write_sequence_data, write_text_data
 
 SPLITS = ("train", "valid", "test")
 lists_of_items = st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True), min_size=1, max_size=6)

@@ -23,7 +23,7 @@ from rails_ray.reranking.rankers.calling import score_all
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.storage import relevances
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 
 NUM_SUPPORTS = 6
 SLOW_S = 4  # of a call of `troubled` that is too slow: twice what the tests' server allows

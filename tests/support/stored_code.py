@@ -21,7 +21,8 @@ from rails_ray.storage import manifest, parts, runs, versions
 from rails_ray.storage.described import WEIGHTS, Encoded
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part
-from support.examples import small_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import small_config
 from support.published_rbe import write_rbe_run
 from support.ranked import write_scored_data
 

@@ -9,7 +9,8 @@ from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
 from rails_ray.storage.filesystem import Storage
-from support.examples import small_config, small_vector_config, write_text_data, write_untrained_run, write_vector_data
+from support.data_folders import write_text_data, write_vector_data
+from support.examples import small_config, small_vector_config, write_untrained_run
 
 
 def write_runs(root: Path) -> None:

@@ -19,7 +19,8 @@ from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.step import in_one_process
-from support.examples import COLOURED, THINGS, sampler_of, small_config, small_history_config, write_text_data
+from support.data_folders import write_text_data
+from support.examples import COLOURED, THINGS, sampler_of, small_config, small_history_config
 
 CO_OCCURRENCE = CoOccurrence(relevance_of(COLOURED.relevant), len(THINGS))
 

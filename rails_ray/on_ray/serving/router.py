@@ -32,7 +32,7 @@ from rails_ray.schema.deployment import REQUEST_TIMEOUT_S
 from rails_ray.schema.items import DeleteItemsRequest, ItemsRequest
 from rails_ray.schema.requests import ExplainRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, ItemsResponse
-from rails_ray.serving.engine import Answered, Engine, Limits
+from rails_ray.serving.engine import Answered, Engine
 from rails_ray.serving.following import Follower
 from rails_ray.serving.golden import golden_search
 from rails_ray.serving.heap import trim
@@ -41,6 +41,7 @@ from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.api import Server, api_of
 from rails_ray.serving.http.items import CHANGES_NONE
 from rails_ray.serving.http.keys import KeysFile
+from rails_ray.serving.request_limits import Limits
 from rails_ray.serving.traffic import Traffic
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.leases import Lease

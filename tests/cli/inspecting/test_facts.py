@@ -14,10 +14,7 @@ from rails_ray.data.forms import FORMS
 from rails_ray.data.queries import DenseRows, ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.modules.encoders.words import num_words, words
-from support.examples import (
-    write_sequence_data,
-    write_text_data,
-)
+from support.data_folders import write_sequence_data, write_text_data
 from support.inspected import SPLITS, data_of, lists_of_items
 
 # facts

@@ -8,10 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.cli.main import main
-from support.examples import (
-    write_text_data,
-    write_vector_data,
-)
+from support.data_folders import write_text_data, write_vector_data
 from support.inspected import change, into_two_files, looked, setting, strangers, write
 
 

@@ -13,13 +13,7 @@ import pytest
 from rails_ray.cli.inspect import remarks
 from rails_ray.cli.main import main
 from rails_ray.storage.filesystem import Storage
-from support.examples import (
-    real_data,
-    write_number_data,
-    write_sequence_data,
-    write_text_data,
-    write_vector_data,
-)
+from support.data_folders import real_data, write_number_data, write_sequence_data, write_text_data, write_vector_data
 from support.inspected import SPLITS, change, into_two_files, looked, setting, strangers
 
 # the command

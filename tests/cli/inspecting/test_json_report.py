@@ -13,7 +13,7 @@ from rails_ray.cli.inspecting import timing
 from rails_ray.cli.inspecting.report import inspect
 from rails_ray.data.sources import Sources
 from rails_ray.families.recipes import names
-from support.examples import write_text_data, write_vector_data
+from support.data_folders import write_text_data, write_vector_data
 from support.inspected import change, setting, write
 
 PAGE = Path(__file__).parents[3] / "docs/data.md"

@@ -14,11 +14,7 @@ from rails_ray.cli.main import main
 from rails_ray.data.forms import FORMS
 from rails_ray.data.sources import Sources
 from rails_ray.families.recipes import names
-from support.examples import (
-    write_sequence_data,
-    write_text_data,
-    write_vector_data,
-)
+from support.data_folders import write_sequence_data, write_text_data, write_vector_data
 from support.inspected import change, into_two_files, looked, setting, strangers, write
 
 # readings

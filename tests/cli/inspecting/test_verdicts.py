@@ -18,16 +18,8 @@ from rails_ray.families.training_family import training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.report import evaluate
 from rails_ray.training.piece import Given, fit
-from support.examples import (
-    real_data,
-    small_config,
-    small_history_config,
-    small_solar_config,
-    small_vector_config,
-    write_sequence_data,
-    write_text_data,
-    write_vector_data,
-)
+from support.data_folders import real_data, write_sequence_data, write_text_data, write_vector_data
+from support.examples import small_config, small_history_config, small_solar_config, small_vector_config
 from support.inspected import change, data_of, looked
 
 # verdicts

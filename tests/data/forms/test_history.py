@@ -19,7 +19,8 @@ from rails_ray.schema.times import UNKNOWN_TIME
 from rails_ray.storage import parquet
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.ids import ItemIds
-from support.examples import real_data, small_history_config, write_sequence_data
+from support.data_folders import real_data, write_sequence_data
+from support.examples import small_history_config
 from support.tried import tried
 
 

@@ -14,7 +14,7 @@ from rails_ray.data.forms import numbers
 from rails_ray.data.queries import SPLITS, DenseRows, SparseRows
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from support.examples import real_data
+from support.data_folders import real_data
 
 NUM_QUERIES, NUM_ITEMS = 40, 12
 INDICES = [[(7 * query + step) % 30 for step in range(query % 4)] for query in range(NUM_QUERIES)]

@@ -9,7 +9,7 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.sources import Sources
 from rails_ray.errors import NotFoundError
-from support.examples import real_data, write_text_data
+from support.data_folders import real_data, write_text_data
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs
 from rails_ray.on_ray.serving.transport.codec import packed
 from rails_ray.on_ray.serving.transport.frames import ASK, HELLO, frame
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults]

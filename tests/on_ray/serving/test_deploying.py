@@ -29,7 +29,8 @@ from rails_ray.errors import AccessError, RailsRayError
 from rails_ray.on_ray.environment import ENVIRONMENT, PORT_VARIABLES, PRODUCTION_ENVIRONMENT, ProxyPorts
 from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs, serve_config
 from rails_ray.serving import client
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.head_node import HeadNode, head_node
 from support.ports import free_ports
 from support.processes import wait_for, with_token

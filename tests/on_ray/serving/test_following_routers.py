@@ -21,7 +21,8 @@ from rails_ray.serving import local
 from rails_ray.storage import manifest, versions
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.one_serve import served
 from support.processes import wait_for
 

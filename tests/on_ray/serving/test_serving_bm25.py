@@ -20,7 +20,7 @@ from rails_ray.families.recipes import by_name
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.one_serve import served
 from support.served_version import ASKED, NO_CHUNKS, TEXTS, AtUrl
 

@@ -9,7 +9,8 @@ import pytest
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
 from rails_ray.schema.deployment import RankerArgs, RankerPlacement
 from rails_ray.serving import local
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.one_serve import served
 from support.ranked import SLOW_S, by_pairs
 from support.served_version import FromRoot

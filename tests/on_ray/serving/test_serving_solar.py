@@ -16,7 +16,8 @@ from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.filesystem import Storage
-from support.examples import publish_solar, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_solar
 from support.one_serve import served
 from support.searchers import make_searchable
 from support.served_version import ASKED, TEXTS, AtUrl

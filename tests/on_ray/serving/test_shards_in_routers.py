@@ -27,7 +27,8 @@ from rails_ray.serving import client, local
 from rails_ray.serving.engine import Engine
 from rails_ray.storage.filesystem import Storage
 from support.attributes import random_items, with_attributes
-from support.examples import publish_here, publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_here, publish_untrained
 from support.one_serve import served
 from support.processes import wait_for
 

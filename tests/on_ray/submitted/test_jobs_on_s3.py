@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from rails_ray.storage import manifest, runs, versions
 from rails_ray.storage.filesystem import Storage
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 from support.head_node import ROOT, HeadNode, Heard, submit
 from support.processes import wait_for, with_token
 from support.s3_server import SECRET, new_bucket, use_s3

@@ -29,7 +29,7 @@ from rails_ray.reranking.rankers.cross_encoder import (
 from rails_ray.reranking.rankers.transformers_ranker import TransformersRanker
 from rails_ray.schema.ranker import RankerConfig
 from rails_ray.training.rankers import RankerPairSampler, train_boosted, train_cross_encoder
-from support.examples import write_text_data
+from support.data_folders import write_text_data
 
 LENGTHS = {"query_length": 6, "item_length": 8}
 SMALL = CrossEncoderConfig(width=16, num_blocks=1, num_heads=2, hidden=32, vocabulary_size=300, **LENGTHS)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.published_rbe import publish_rbe
 from support.ranked import write_scored_data
 

@@ -15,7 +15,8 @@ from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.attributes import random_items, with_attributes
 from support.budgets import Counted, opened
-from support.examples import small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import small_config, write_untrained_run
 from support.published_rbe import write_rbe_run
 from support.ranked import by_pairs, write_scored_data
 

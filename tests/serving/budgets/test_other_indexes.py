@@ -24,7 +24,8 @@ from rails_ray.serving import local
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from support.budgets import QUERIES, opened
-from support.examples import publish_untrained, small_config, write_text_data, write_untrained_run
+from support.data_folders import write_text_data
+from support.examples import publish_untrained, small_config, write_untrained_run
 from support.published_rbe import write_rbe_run
 from support.ranked import by_pairs, small_rbe_config, write_scored_data
 

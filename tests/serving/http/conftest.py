@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from rails_ray.serving import local
-from rails_ray.serving.engine import Limits
 from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.request_limits import Limits
 from support.examples import publish_here
 from support.ports import free_port
 

@@ -11,9 +11,9 @@ import pytest
 
 from rails_ray.client import Client
 from rails_ray.serving import local
-from rails_ray.serving.engine import Limits
 from rails_ray.serving.http import arrow
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.request_limits import Limits
 from rails_ray.storage.filesystem import Storage
 from support.attributes import KINDS, random_items, with_attributes
 from support.examples import publish_here

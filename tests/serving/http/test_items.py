@@ -16,9 +16,9 @@ from rails_ray.client import Client
 from rails_ray.errors import ConflictError, StorageError
 from rails_ray.families.version import Version
 from rails_ray.schema.items import MOST_CHANGES, DeleteItemsRequest, ItemsRequest
-from rails_ray.serving.engine import Limits
 from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.item_changes import ItemChanges, WaitingChanges
+from rails_ray.serving.request_limits import Limits
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
 from support.examples import publish_here

@@ -10,9 +10,10 @@ from rails_ray.families import calibrations
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving import local
 from rails_ray.serving.drift import EVERY
-from rails_ray.serving.engine import Answered, Limits
+from rails_ray.serving.engine import Answered
 from rails_ray.serving.http.single import SingleProcessServer, listening
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.request_limits import Limits
 from rails_ray.storage.filesystem import Storage
 from support.calibrations import STORED
 from support.examples import publish_here

@@ -11,7 +11,7 @@ HTTP = {"type": "http"}
 
 
 def cancelled(app: Any) -> list[dict[str, Any]]:
-    """What an application sends whose request is cancelled while it waits."""
+    """Cancel a request while the application waits, and return what the application sends."""
     sent = list[dict[str, Any]]()
 
     async def send(message: dict[str, Any]) -> None:

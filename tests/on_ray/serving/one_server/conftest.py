@@ -8,7 +8,8 @@ from rails_ray import on_ray
 from rails_ray.families.version import Version
 from rails_ray.on_ray.serving.plan import ServeArgs
 from rails_ray.storage.filesystem import Storage
-from support.examples import publish_untrained, write_text_data
+from support.data_folders import write_text_data
+from support.examples import publish_untrained
 from support.one_serve import served
 from support.served_version import Served
 

@@ -127,7 +127,7 @@ def test_what_a_replica_refuses_is_told_as_by_handle() -> None:
     run(scenario)
 
 
-def test_a_replica_that_lost_its_gpu_is_asked_no_more() -> None:
+def test_a_replica_that_lost_its_gpu_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         replica, other = Replica(), Replica()
         handle = Handle(other)
@@ -137,7 +137,7 @@ def test_a_replica_that_lost_its_gpu_is_asked_no_more() -> None:
         async def lost(values: np.ndarray) -> np.ndarray:
             raise LostGpuError("gone")
 
-        replica.search = lost  # type: ignore[method-assign]
+        monkeypatch.setattr(replica, "search", lost)
         assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
         assert handle.num_by_handle == 1
         assert not replicas._known
