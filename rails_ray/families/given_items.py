@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from rails_ray.storage.attributes import check_names
+from rails_ray.storage.numbers import numbers_as_array
 from rails_ray.storage.parquet import vectors
 
 LARGEST_SIGNED = 2**63 - 1
@@ -32,7 +33,7 @@ def rows_of(vectors: ArrayLike) -> NDArray[np.float32]:
     if given.dtype.kind not in "fiu":
         raise ValueError(f"vectors must be numbers [items, width], got an array of {given.dtype}")
     with np.errstate(over="ignore"):  # an infinity is refused below
-        rows = given.astype(np.float32)
+        rows = given.astype(np.float32, copy=False)
     if rows.ndim != 2 or not rows.size:
         shape = " x ".join(map(str, rows.shape)) or "a number"
         raise ValueError(f"vectors must be [items, width], of one item at least, got {shape}")
@@ -57,7 +58,8 @@ def items_of(
     Raises:
         ValueError: if ids, titles or an attribute are not one for each item, ids not distinct, or of a wrong type.
     """
-    given = {"item_id": range(num_items) if ids is None else ids} | ({} if titles is None else {"title": titles})
+    numbers = numbers_as_array(np.arange(num_items)) if ids is None else ids
+    given = {"item_id": numbers} | ({} if titles is None else {"title": titles})
     for name, values in given.items():
         if len(values) != num_items:
             option = "ids" if name == "item_id" else "titles"
