@@ -25,9 +25,8 @@ from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.codes import CodeIndex, in_lists
 from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.masks import Mask
-from rails_ray.search.methods import Retriever
+from rails_ray.search.methods import ExactSearch, Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
-from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
 
@@ -162,7 +161,7 @@ class Turned:
 class TurnedScan:
     """The contract of `ExactSearch`."""
 
-    scan: BruteForce
+    scan: ExactSearch[QueryState]
     rotation: Float[Tensor, "d d"] | None
     is_exact = True
 
