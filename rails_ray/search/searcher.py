@@ -107,8 +107,8 @@ class Searcher(Protocol, Generic[Query]):
 
 METHODS = ("brute_force", "two_pass", "per_embedding", "average", "combined")  # of items with components
 # Share of the items up to which a GPU scores those that a filter leaves, in place of hiding the others. Neither was
-# measured. By a list of rows, the kernel takes that share of its time, and 8 bytes a row are sent: half of Books' 674,044
-# items take one query 0.2 ms of the kernel's 0.39, and 2.7 MB. States that are copied first are scored in float32.
+# measured. By a list of rows, the kernel takes that share of its time, and 8 bytes a row are sent: half of Books take
+# one query 0.2 ms of the kernel's 0.39, and 2.7 MB. States that are copied first are scored in float32.
 LISTED_ON_GPU = 0.5
 GATHERED_ON_GPU = 0.05
 
@@ -154,6 +154,11 @@ class ByComponents:
         """The contract of `Searcher`; `gated` needs a mixture, `ann` a dot product, `surrogate` its vectors."""
         own = "ann" if self.scorer.num_components == (1, 1) else "gated"
         return (*METHODS, own) if self.by_surrogate is None else (*METHODS, own, "surrogate")
+
+    @property
+    def first_stages(self) -> list[FirstStage]:
+        """All that its methods take candidates from."""
+        return [self.first_stage] if self.by_surrogate is None else [self.first_stage, self.by_surrogate]
 
     def __len__(self) -> int:
         return len(self.items)

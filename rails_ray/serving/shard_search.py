@@ -108,6 +108,13 @@ class ShardSearch:
         exact = getattr(self.held.segments[0].searcher, "exact", None)
         return exact.kernel if isinstance(exact, GpuScan) else None
 
+    @property
+    def indexes_on_cpu(self) -> frozenset[str]:
+        """Why indexes of the base are searched on the CPU though a GPU searches; empty if none is, and on a CPU."""
+        stages = getattr(self.held.segments[0].searcher, "first_stages", ())
+        reasons = (getattr(index, "on_cpu", None) for stage in stages for index in stage.indexes.values())
+        return frozenset(reason for reason in reasons if reason is not None)
+
     def of_rows(self, rows: NDArray[np.int64]) -> "ShardSearch":
         """The search of some of the shard's items, one at least, as if there were no others, without its indexes."""
         found = copy(self)

@@ -87,6 +87,11 @@ class ByQuantized:
         """The contract of `Searcher`."""
         return *self.by_components.methods, *self.by_codes
 
+    @property
+    def first_stages(self) -> list[FirstStage]:
+        """As of `ByComponents`."""
+        return [*self.by_components.first_stages, *self.by_codes.values()]
+
     def __len__(self) -> int:
         return len(self.by_components)
 
