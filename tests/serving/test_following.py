@@ -4,6 +4,7 @@ import logging
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
