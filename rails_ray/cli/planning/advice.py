@@ -81,9 +81,9 @@ def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
     if corpus.rows_of_gpu is not None:
         one, many = corpus.rows_of_gpu
         found.append(
-            f"times are of rows measured on one {measured.GPU_NAME} on {one.figure.date}, of {one.num_items:,} items and "
-            f"requests of {one.search.batch} and {many.search.batch} queries. Other items and queries were not measured: "
-            "they count in proportion, and on the line through both requests."
+            f"times are of rows measured on one {measured.GPU_NAME} on {one.figure.date}, of {one.num_items:,} items "
+            f"and requests of {one.search.batch} and {many.search.batch} queries. Other items and queries were not "
+            "measured: they count in proportion, and on the line through both requests."
         )
     elif corpus.machine.is_gpu:
         found.append(

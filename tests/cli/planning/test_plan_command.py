@@ -54,8 +54,8 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             "--items 700k --components 8 --width 32 --gpu h100",
-            "note: times are of rows measured on one NVIDIA H100 80GB HBM3 on 2026-11-27, of 674,044 items and requests "
-            "of 1 and 32 queries.",
+            "note: times are of rows measured on one NVIDIA H100 80GB HBM3 on 2026-11-27, of 674,044 items and "
+            "requests of 1 and 32 queries.",
         ),
         ("--items 500M --gpu l4 --latency-ms 1000 --qps 1", "shards, where the latency asks for"),
         ("--items 1M --batch 64 --latency-ms 300 --method average", "64 queries a request"),
