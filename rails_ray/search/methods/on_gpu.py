@@ -51,6 +51,7 @@ LEAST_ERROR = 1e-6
 MOST_RECORDED = 32  # queries of a batch whose search is recorded
 MOST_GRAPHS = 16
 WARMED_K = (10, 100)
+WARMED_ROWS = (1_000, 20_000)  # of lists: the best of few scores are selected in fewer steps, each a kernel of its own
 RECORDING = threading.Lock()  # CUDA records one graph of a process at a time
 
 # of all items, or of those in a list of rows
@@ -129,7 +130,7 @@ class GpuScan:
         return self.scan.log_sum_exp(query, logit, mask)
 
     def warm_up(self) -> None:
-        """Search for one query and for several, at random, unrecorded."""
+        """Search for one query and for several, at random, unrecorded; by lists of rows too."""
         num_query_components, num_item_components = self.scan.similarity.num_components
         device = self.scan.items.taken(slice(0, 1)).components.device
         if not len(self.scan.items):
@@ -142,6 +143,9 @@ class GpuScan:
             )
             for k in WARMED_K:
                 self._top(query, k=k, width=min(self._width(k), len(self.scan.items)))
+        if self.reads_by_row:
+            for num in WARMED_ROWS:
+                self.of_rows(torch.arange(min(num, len(self.scan.items)), device=device)).warm_up()
 
     @part("score")
     @torch.no_grad()

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from jobs.benches.gpu_measuring import Operators
+from rails_ray.kernels import fused_scan, top_k
 from rails_ray.kernels.fused_scan import FusedScan, select
+from rails_ray.kernels.top_k import TopK
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig, PreparedMixture
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take, to
@@ -114,6 +116,28 @@ def test_the_kernel_reads_the_states_of_some_items_where_they_are(monkeypatch: p
         monkeypatch.setattr(on_gpu, "BLOCK_SCORES", most)
         check_equal(found.search(query, SearchSpec(5)), expected)
     assert taken == [(3, 2 * 6 + on_gpu.SPARE)] * 2
+
+
+def test_a_first_query_finds_compiled_what_it_selects_by() -> None:
+    """Of all items, and of long and of short lists of rows."""
+    items, sizes = random_states(1, 21_000)[1], set[int]()
+    scan = BruteForce(small_mixture().prepared(), items)
+
+    def noted(scores: Tensor, k: int) -> TopK:
+        sizes.add(scores.shape[1])
+        return top_k.select_by_tiles(scores, k)
+
+    GpuScan(scan, None, noted).warm_up()
+    assert sizes == {21_000}
+    GpuScan(scan, Noisy(scan, 1e-5), noted).warm_up()
+    assert sizes == {21_000, 20_000, 1_000}
+    for k in on_gpu.WARMED_K:
+        width = 2 * (k + 1) + on_gpu.SPARE
+        steps = {
+            tuple(-(-num // tile) > 4 * width for tile in fused_scan.TILES[:2])  # which `fused_scan.select` takes
+            for num in (*on_gpu.WARMED_ROWS, 10**6)
+        }
+        assert steps == {(False, False), (False, True), (True, True)}
 
 
 def test_blocks_of_items_and_of_queries_do_not_change_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
