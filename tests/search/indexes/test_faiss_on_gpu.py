@@ -19,7 +19,7 @@ from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
-from support.faiss_indexes import ALL_LISTS, STORAGES, opened, vectors
+from support.faiss_indexes import ALL_LISTS, STORAGES, opened, stored, vectors
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +89,12 @@ def test_a_copy_on_the_gpu_finds_the_same(config: IndexConfig, calls: list[int])
 def test_vectors_of_16_bits_are_scored_as_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """With queries in float32, in any number of blocks; a query that is NaN finds nothing."""
     monkeypatch.setattr(faiss_on_gpu, "ROWS_OF_BLOCK", 7)
-    items, queries = vectors(50), vectors(4, 1)
+    index, queries = opened(FlatConfig(storage="fp16"), vectors(50)), vectors(4, 1)
     queries[2, 0] = torch.nan
-    scores, rows = HalfCopy(opened(FlatConfig(storage="fp16"), items).index, "cpu").search(queries.numpy(), 9)
-    expected = (queries @ items.half().float().T).nan_to_num(-torch.inf).topk(9)
+    copy = HalfCopy(index.index, "cpu")
+    assert torch.equal(copy.scan.vectors.float(), stored(index))
+    scores, rows = copy.search(queries.numpy(), 9)
+    expected = (queries @ stored(index).T).nan_to_num(-torch.inf).topk(9)
     assert np.allclose(scores, expected.values.numpy(), atol=1e-6)
     assert rows[[0, 1, 3]].tolist() == expected.indices[[0, 1, 3]].tolist()
     assert (rows[2] == -1).all()
