@@ -114,7 +114,7 @@ class GpuScan:
     @property
     def reads_by_row(self) -> bool:
         """Return whether scores of some items read their states where they are, with no copy made of them."""
-        return self.fast is not None and isinstance(self.scan.items, ItemState)
+        return self.fast is not None and self.scan.items.in_place is not None
 
     def of_rows(self, rows: Int[Tensor, " N"]) -> "GpuScan":
         """The scan of some items, as if there were no others. As it serves one request, nothing of it is recorded.
@@ -242,9 +242,9 @@ class GpuScan:
     def _blocks(self, most: int) -> Iterator[tuple[int, ItemState, Int[Tensor, " n"] | None]]:
         """(First place, items, which of these rows; None for all) of each block of at most so many."""
         own = self.scan.items
-        if self.fast is not None and isinstance(own, Selected) and isinstance(own.items, ItemState):
+        if self.fast is not None and isinstance(own, Selected) and (whole := own.items.in_place) is not None:
             for first in range(0, len(own), most):
-                yield first, own.items, own.rows[first : first + most]
+                yield first, whole, own.rows[first : first + most]
         else:
             for first, items in self.scan.blocks(most):
                 yield first, items, None
