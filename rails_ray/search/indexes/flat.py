@@ -91,9 +91,8 @@ class FlatIndex:
         num_items = len(self.vectors)
         most = BLOCK_SCORES if queries.is_cpu else GPU_BLOCK_SCORES
         size = max(min(most // max(len(queries), 1), num_items), 1)
-        if (
-            not queries.is_cpu and self.vectors.dtype != queries.dtype
-        ):  # a block of them is widened, in memory of its own
+        if not queries.is_cpu and self.vectors.dtype != queries.dtype:
+            # A block is widened, in memory that is the GPU's too.
             size = max(min(size, most // self.vectors.shape[1]), 1)
         memory = queries.new_empty(len(queries) * size)  # for all blocks: asking for it anew takes as long as a product
         for first in range(0, num_items, size):
