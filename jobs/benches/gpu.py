@@ -17,7 +17,8 @@ On a lent machine: `COMMIT=... python3 -m jobs.benches.gpu --out $OUT` (there is
 Held fixed: seeds, synthetic data made on the spot, k = 100, one process, one GPU. Each number is a median of 5 to 30
 runs after one that is not timed, and shares are of limits measured in the same execution (`gpu_measuring`). Workers of
 cross-device sampling are one, so that `gathered` and `streamed` show what their arithmetic costs and no communication.
-`on_gpu` is the fused scan, `brute_force` the one that a CPU has, `naive` the equation as it is written.
+`on_gpu` is the fused scan, `brute_force` the one that a CPU has, `naive` the equation as it is written, and `filtered`
+a search of a share of the items in three ways.
 
 A yes: every check passes; the fused scan reaches 30% of its limit at B = 32 on Books and waits once; a step reaches 30%
 of the limit of bfloat16 products and waits only where its batch is moved and its loss looked at. A no names the lines

@@ -3,6 +3,9 @@
 Items and weights are made as there, which cannot be imported: its command line is not installed on a bare machine. The
 dot product compares the representations that the components come from.
 
+A filter leaves a share of the items to `filtered`: `gathered` scores copies of their states in float32, `hidden` scans
+all items and hides the others, `listed` scans by a list of rows. Rows and masks are sent anew with each search.
+
 A search must read the items once, compute all cosines, and gate the items that it scores. The limit's time for that is
 the longer of two: the bytes over the rate of a copy, the products over those of matrix products. What else is computed
 (tanh and exp of each gate) is not in it.
@@ -30,14 +33,18 @@ from rails_ray.modules.similarities.dot_product import DotProduct, DotProductCon
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState, concatenate, take, tensors_of
 from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.masks import Exclusions, Remaining
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.methods.two_pass import TwoPass
 from rails_ray.search.searcher import ByComponents
+from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchSpec
+from rails_ray.search.uploads import upload
 
 K = 100
+FILTERED = (0.01, 0.1, 0.5)  # shares of the items that filters leave
 GATE_HIDDEN = 128
 ENCODED_AT_ONCE = 8192
 TRAINING_STEPS, SMALL_TRAINING_STEPS = 120, 3
@@ -74,6 +81,7 @@ class Asked(NamedTuple):
     """A method, and what is told to it.
 
     precision: of the products of cosines and gates.
+    share: of the items that a filter leaves.
     """
 
     method: str
@@ -81,6 +89,7 @@ class Asked(NamedTuple):
     precision: str = "float32"
     num_per_embedding: int = 0
     num_by_average: int = 0
+    share: float = 1.0
 
 
 class Answer(NamedTuple):
@@ -133,6 +142,10 @@ def methods(shape: Shape, bench: Bench) -> Iterator[Asked]:
     label = f"{per_embedding}_{by_average}"
     yield Asked("combined", label, num_per_embedding=per_embedding, num_by_average=by_average)
     yield Asked("gated", "1000", num_by_average=1000)
+    for share in FILTERED:  # the first is what others are compared with
+        yield Asked("filtered", f"gathered, {share:.0%}", share=share)
+        for how in ("hidden", "listed"):
+            yield Asked("filtered", f"{how}, {share:.0%}", precision="bfloat16", share=share)
     yield Asked("dot_product", "plain")
     yield Asked("dot_product", "on_gpu")
 
@@ -145,6 +158,8 @@ def search(asked: Asked, similarity: Compared, items: ItemState) -> Callable[[Qu
         case "naive", _:
             assert isinstance(similarity, MixtureOfLogits)
             return partial(naive, similarity, items, DTYPES[asked.precision])
+        case "filtered", _:
+            return filtered(asked, BruteForce(scorer, items, prune=False))
         case ("on_gpu", _) | (_, "on_gpu"):
             retriever = GpuScan.of(BruteForce(scorer, items))
         case (("brute_force" | "dot_product"), _):
@@ -162,6 +177,26 @@ def search(asked: Asked, similarity: Compared, items: ItemState) -> Callable[[Qu
     def answer(query: QueryState, k: int) -> Answer:
         found = retriever.search(query, SearchSpec(k))
         return Answer(found.item_rows, found.num_scored)
+
+    return answer
+
+
+def filtered(asked: Asked, scan: BruteForce) -> Callable[[QueryState, int], Answer]:
+    """A search of some items, which are drawn at random, in one of three ways."""
+    num_items, how = len(scan.items), asked.width.partition(",")[0]
+    drawn = torch.randperm(num_items, generator=torch.Generator().manual_seed(0))
+    rows = drawn[: max(round(asked.share * num_items), 1)].sort().values
+    is_left = torch.zeros(num_items, dtype=torch.bool).index_fill(0, rows, True)
+    whole = None if how == "gathered" else GpuScan.of(scan)
+
+    def answer(query: QueryState, k: int) -> Answer:
+        if whole is not None and how == "hidden":
+            found = whole.search(query, SearchSpec(k, mask=Remaining(is_left, Exclusions.of([]))))
+            return Answer(found.item_rows, found.num_scored)
+        there = upload(rows, query.components.device)
+        some = BruteForce(scan.similarity, Selected(scan.items, there)) if whole is None else whole.of_rows(there)
+        found = some.search(query, SearchSpec(k))
+        return Answer(there[found.item_rows], found.num_scored)
 
     return answer
 
@@ -195,8 +230,8 @@ def measured(
         peak = peak_mb(run, bench.device)
         latency, repeats = median_ms(run, bench.device, bench.is_small)
         host = work_of_the_host(run, bench.device)
-    kind = "dot_product" if asked.method == "dot_product" else "mixture"
-    if asked.width == "plain":
+    kind = "dot_product" if asked.method == "dot_product" else f"mixture, {asked.share}"
+    if asked.width == "plain" or asked.width.startswith("gathered"):
         exact[kind] = found
     row: dict[str, Any] = {"num_items": shape.num_items, "latency_ms": latency, "repeats": repeats}
     if kind in exact:  # brute force may itself have failed
@@ -212,11 +247,13 @@ def shares(
     """What the method must do at least, and the time that the limits allow for it over the time it took."""
     num_items, num_item_components, width = corpus.items.components.shape
     num_pairs = corpus.queries.components.shape[1] * num_item_components
-    cosines = 2.0 * size * num_items * num_pairs * width
+    num_compared = num_scored if asked.share < 1 else num_items
+    cosines = 2.0 * size * num_compared * num_pairs * width
     gates = 4.0 * size * num_scored * num_pairs * GATE_HIDDEN if num_pairs > 1 else 0.0
     # No search reads the average and all components but the combined one.
     read = [corpus.items.components, corpus.items.gate, corpus.items.average if asked.num_by_average else None]
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in read if tensor is not None)
+    num_bytes = round(num_bytes * num_compared / num_items)
     rates = bench.limits.flops_per_s
     products_s = cosines / rates[asked.precision] + gates / rates[asked.precision]
     memory_s = num_bytes / bench.limits.bytes_per_s

@@ -188,7 +188,9 @@ def _parts(corpus: PlannedCorpus, made: Plan) -> str:
     shown = ", ".join(f"{name} {shown_seconds(ms / 1000)}" for name, ms in most if ms > made.search_ms / 100)
     if not corpus.machine.is_gpu:
         return shown
-    return f"the longest of {shown} at the peak, of which {corpus.machine.efficiency:.0%} is reached"
+    if made.measured_on is not None:
+        return f"by rows of this shape that were measured on one {made.measured_on}"
+    return f"by a roofline: the longest of {shown} at the peak, of which {corpus.machine.efficiency:.0%} is reached"
 
 
 def _batches(corpus: PlannedCorpus, by_batch: Mapping[int, Plan | None]) -> Table:

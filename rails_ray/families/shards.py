@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from rails_ray.errors import DamagedError
 from rails_ray.modules.similarities.states import AnyItems, take
 from rails_ray.search.indexes import VectorIndex
-from rails_ray.search.indexes.faiss_index import FaissIndex, first_vector, on_gpu
+from rails_ray.search.indexes.faiss_index import FaissIndex, first_vector
+from rails_ray.search.indexes.faiss_on_gpu import on_gpu
 from rails_ray.storage import hidden, parquet
 from rails_ray.storage.described import Encoded, PartEntry
 from rails_ray.storage.filesystem import Storage

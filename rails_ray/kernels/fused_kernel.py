@@ -20,19 +20,21 @@ def silu_of_half(h, has_tanh: tl.constexpr):
     return h * t + h
 
 
-# One compiled kernel for all sizes, so that what is checked when it is loaded is what runs.
-@triton.jit(do_not_specialize=["num", "num_queries", "queries_each"])
+# One compiled kernel for all sizes, and for lists that begin at any row, so that what is checked when it is loaded is
+# what runs.
+@triton.jit(do_not_specialize=["rows", "num", "num_queries", "queries_each"])
 def mol_scores(
     f,  # [B', PQ, DK * ND] components of queries
     u,  # [B', PX * PQ] their part of the gate, halved
     g,  # [X, p_x, d] components of items, as stored
     v,  # [X, p_q * p_x] their part of the gate, as stored
+    rows,  # [n] int64, the items to score if HAS_ROWS; all of them in order, n = X, if not
     w1,  # [PX * PQ, H] the gate's first layer over 2 tau; over tau if IS_RELU
     b1,  # [H], halved; whole if IS_RELU
     w2,  # [H, PX * PQ], halved
     b2,  # [PX * PQ], halved
-    out,  # [B', X]
-    num,  # X
+    out,  # [B', n]
+    num,  # n
     num_queries,  # B', a multiple of NQ
     queries_each,  # queries of a program, a multiple of NQ
     p_q: tl.constexpr,
@@ -45,11 +47,12 @@ def mol_scores(
     H: tl.constexpr,
     NQ: tl.constexpr,
     BX: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     IS_RELU: tl.constexpr,
     HAS_TANH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Scores of all items for each query; inf in place of NaN, so that an overflow is looked at and not lost."""
+    """Scores of the items for each query; inf in place of NaN, so that an overflow is looked at and not lost."""
     P: tl.constexpr = PX * PQ
     operand = w1.dtype.element_ty
     first_item = tl.program_id(0).to(tl.int64) * BX
@@ -58,7 +61,11 @@ def mol_scores(
     lines = tl.arange(0, BX * PX)
     line_places = first_item + lines // PX
     line_is_there = (line_places < num) & (lines % PX < p_x)
-    line_start = (line_places * p_x + lines % PX) * d
+    items, line_items = places, line_places
+    if HAS_ROWS:
+        items = tl.load(rows + places, mask=places < num, other=0)
+        line_items = tl.load(rows + line_places, mask=line_places < num, other=0)
+    line_start = (line_items * p_x + lines % PX) * d
     dk = tl.arange(0, DK)
     p = tl.arange(0, P)
     h = tl.arange(0, H)
@@ -66,7 +73,7 @@ def mol_scores(
     is_pair = (p // PQ < p_x) & (p % PQ < p_q)
     stored = (p % PQ) * p_x + p // PQ  # v holds pairs by the query's component first
     v_tile = tl.load(
-        v + places[:, None] * (p_q * p_x) + stored[None, :], mask=(places < num)[:, None] & is_pair[None, :], other=0.0
+        v + items[:, None] * (p_q * p_x) + stored[None, :], mask=(places < num)[:, None] & is_pair[None, :], other=0.0
     ).to(tl.float32)
     if ND == 1:
         g_tile = tl.load(

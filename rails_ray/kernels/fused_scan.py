@@ -120,13 +120,15 @@ class FusedScan:
         u: Float[Tensor, "B P"],
         g: Float[Tensor, "X P_X d"],
         v: Float[Tensor, "X P"],
-    ) -> Float[Tensor, "B X"]:
+        rows: Int[Tensor, " n"] | None = None,
+    ) -> Float[Tensor, "B _"]:
         """Scores of the items for each query; inf where a product overflowed, or a state is NaN.
 
         Args:
             g, v: item states in any floating dtype.
+            rows: int64, the items to score, in any order; their states are read where they lie. By default all.
         """
-        tiling, num = self.single if len(f) == 1 else self.tiling, len(g)
+        tiling, num = self.single if len(f) == 1 else self.tiling, len(g if rows is None else rows)
         num_queries = -(-len(f) // tiling.NQ) * tiling.NQ
         found = f.new_empty(num_queries, num, dtype=torch.float32)
         if not found.numel():
@@ -145,6 +147,7 @@ class FusedScan:
                 offsets,
                 g.contiguous(),
                 v.contiguous(),
+                found if rows is None else rows.contiguous(),
                 self.first,
                 self.first_bias,
                 self.second,
@@ -154,6 +157,7 @@ class FusedScan:
                 num_queries,
                 each,
                 **vars(tiling),
+                HAS_ROWS=rows is not None,
                 IS_RELU=self.is_relu,
                 HAS_TANH=f.is_cuda and torch.version.hip is None,
                 PRECISION="ieee",
@@ -202,8 +206,8 @@ def _warn(reason: str) -> None:
 
 
 def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
-    """How far scores of random states are from `plain_scores`, over the spread of these: of several queries, and of
-    one."""
+    """How far scores of random states are from `plain_scores`, over the spread of these: of several queries and of
+    one, of all items and of a list of rows."""
     generator = torch.Generator().manual_seed(0)
     p_q, p_x, width = scan.tiling.p_q, scan.tiling.p_x, scan.tiling.d
 
@@ -214,8 +218,12 @@ def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
     g = F.normalize(drawn(CHECKED_ITEMS, p_x, width), dim=2).to(stored)
     u, v = drawn(CHECKED_QUERIES, p_q * p_x), drawn(CHECKED_ITEMS, p_q * p_x).to(stored)
     exact = plain_scores(f, u, g.float(), v.float(), gate)
-    found = scan.scores(f, u, g, v), scan.scores(f[:1], u[:1], g, v)
-    worst = max(float((own - exact[: len(own)]).abs().amax().nan_to_num(torch.inf)) for own in found)
+    listed = torch.randperm(CHECKED_ITEMS, generator=generator).to(f.device)
+    worst = 0.0
+    for num in (CHECKED_QUERIES, 1):
+        for rows, expected in ((None, exact[:num]), (listed, exact[:num, listed])):
+            own = scan.scores(f[:num], u[:num], g, v, rows)
+            worst = max(worst, float((own - expected).abs().amax().nan_to_num(torch.inf)))
     return worst / float(exact.std())
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.kernels.postings import HiddenRows
+from rails_ray.search.uploads import upload
 
 FEW = 16  # where fewer than one item in so many is hidden, its column alone is written
 
@@ -94,7 +95,7 @@ class Exclusions:
         query, row = self.pairs.unbind(1)
         column = row - first_row
         here = (column >= 0) & (column < scores.shape[1])
-        places = torch.stack([query[here], column[here]]).to(scores.device)
+        places = upload(torch.stack([query[here], column[here]]), scores.device)
         scores[places[0], places[1]] = -torch.inf
         return scores
 
@@ -169,9 +170,9 @@ class Remaining:
         if FEW * self.num_hidden < len(self.is_left):
             here = slice(*np.searchsorted(self.rows, (first_row, end)))
             columns = torch.from_numpy(self.rows[here] - first_row)
-            scores.index_fill_(1, columns.to(scores.device), -torch.inf)
+            scores.index_fill_(1, upload(columns, scores.device), -torch.inf)
         else:
-            is_hidden = self.is_hidden[first_row:end].to(scores.device)
+            is_hidden = upload(self.is_hidden[first_row:end], scores.device)
             # A seventh of the time of `masked_fill_` of 32 queries. Where inf becomes NaN, that counts as no item too.
             scores += torch.where(is_hidden, -torch.inf, 0.0)
         return self.excluded.hide(scores, first_row)

@@ -46,6 +46,11 @@ class Selected:
         return self.items.most_at_once
 
     @property
+    def in_place(self) -> None:
+        """The contract of `Searched`: only the corpus is there."""
+        return None
+
+    @property
     def surrogate(self) -> Float[Tensor, "N D"] | None:
         return self._of_rows(self.items.surrogate)
 

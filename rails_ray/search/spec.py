@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rails_ray.kernels.top_k import TopK, select
 from rails_ray.search.masks import Mask
+from rails_ray.search.uploads import upload
 
 LEAST = torch.finfo(torch.float32).min  # the least score that an item can be found with: -inf marks none
 
@@ -67,7 +68,7 @@ class SearchSpec:
         """How many of `num_items` items the answer to each query may hold."""
         if self.mask is None:
             return torch.full((num_queries,), num_items, device=device)
-        return self.mask.num_left(num_queries, num_items).to(device)
+        return upload(self.mask.num_left(num_queries, num_items), device)
 
     def of_queries(self, lines: Int[Tensor, " b"]) -> "SearchSpec":
         """Select some queries, as a batch of their own.

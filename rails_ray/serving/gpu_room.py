@@ -102,9 +102,9 @@ def row_bytes(state: StateEntry) -> int:
 
 
 def _index_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
-    """Compute what FAISS's copies of indexes take; graphs stay on the CPU."""
+    """Compute what copies of indexes take; graphs, and scans of 8 bits, stay on the CPU."""
     config = version.family.index_config
-    if config is None or config.kind == "hnsw":
+    if config is None or config.kind == "hnsw" or (config.kind, config.storage) == ("flat", "sq8"):
         return 0
     return sum(entry.size_bytes for entry in missing_indexes(version, shard, former))
 

@@ -33,6 +33,11 @@ class HeldShards:
         """Scans that GPUs make of the items: "fused", or why it is not the fused kernel; empty on a CPU."""
         return sorted({shard.gpu_scan for shard in self.shards if shard.gpu_scan is not None})
 
+    @property
+    def indexes_on_cpu(self) -> list[str]:
+        """Why indexes are searched on the CPU beside a GPU; empty on a CPU."""
+        return sorted(frozenset().union(*(shard.indexes_on_cpu for shard in self.shards)))
+
     def advance(self, rounds: Rounds[Value], answers: Sequence[Any] | None = None) -> AskRanker | Done:
         """Carry out rounds until they end, or ask the heavy ranker.
 

@@ -179,7 +179,7 @@ class LocalVersion:
         traffic = {"shadow": RunningMean().to_dict("recall"), "drift": Distance().to_dict()}
         served = {"served_since": f"{self.loaded.since:%Y-%m-%dT%H:%M:%SZ}", "follows_every_s": None}
         own: dict[str, Any] = {"ranker": self.ranker_path, "feedback": self._feedback.judged.to_dict()}
-        own["gpu_scans"] = self.loaded.held.gpu_scans
+        own |= {"gpu_scans": self.loaded.held.gpu_scans, "indexes_on_cpu": self.loaded.held.indexes_on_cpu}
         return {**self.facts, **own, **served, **traffic}
 
     def search(

@@ -15,6 +15,7 @@ from rails_ray.item_ids import ItemId
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Mask
 from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.uploads import upload
 from rails_ray.serving.scope import EVERYTHING, Scope
 
 
@@ -51,7 +52,7 @@ class ShardRequest:
         """Compute what a search on a device must find."""
         threshold = None if self.threshold is None else torch.tensor(self.threshold)
         spec = SearchSpec(self.k, threshold, self.at_least, mask)  # checks it, before it is on a GPU
-        return spec if threshold is None else replace(spec, threshold=threshold.to(device or "cpu"))
+        return spec if threshold is None else replace(spec, threshold=upload(threshold, device or "cpu"))
 
 
 @dataclass(frozen=True)

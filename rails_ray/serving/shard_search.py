@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rails_ray.cutoffs.temperatures import tempered
 from rails_ray.families.shards import Items, base_of, deltas_of
@@ -26,6 +28,7 @@ from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, joined, nothing
+from rails_ray.search.uploads import upload
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.serving.kept_masks import KeptMasks, LeftRows
 from rails_ray.serving.scope import EVERYTHING, Group, Scope, groups_of, of_each
@@ -42,11 +45,11 @@ Value = TypeVar("Value")
 class _Gathered:
     """Some items of a shard, as if there were no others.
 
-    rows: their rows of the shard, ascending.
+    rows: their rows of the shard, ascending, on the device that searches.
     mask: what each query excludes of them.
     """
 
-    rows: NDArray[np.int64]
+    rows: Int[Tensor, " n"]
     scan: ExactSearch[Any]
     mask: Mask | None
 
@@ -104,6 +107,13 @@ class ShardSearch:
         of such items, and on a CPU."""
         exact = getattr(self.held.segments[0].searcher, "exact", None)
         return exact.kernel if isinstance(exact, GpuScan) else None
+
+    @property
+    def indexes_on_cpu(self) -> frozenset[str]:
+        """Why indexes of the base are searched on the CPU though a GPU searches; empty if none is, and on a CPU."""
+        stages = getattr(self.held.segments[0].searcher, "first_stages", ())
+        reasons = (getattr(index, "on_cpu", None) for stage in stages for index in stage.indexes.values())
+        return frozenset(reason for reason in reasons if reason is not None)
 
     def of_rows(self, rows: NDArray[np.int64]) -> "ShardSearch":
         """The search of some of the shard's items, one at least, as if there were no others, without its indexes."""
@@ -199,8 +209,7 @@ class ShardSearch:
             return nothing(len(query), self.device)
         found = gathered.scan.search(query, request.spec(gathered.mask, self.device))
         is_there = found.scores > -torch.inf
-        rows = torch.from_numpy(gathered.rows).to(found.item_rows.device)
-        return replace(found, item_rows=torch.where(is_there, rows[found.item_rows], 0))
+        return replace(found, item_rows=torch.where(is_there, gathered.rows[found.item_rows], 0))
 
     def _gathered(self, left: LeftRows, excluded: Sequence[Sequence[int]]) -> "_Gathered | None":
         """The items that are left and have a direction, as if there were no others; None if there are none."""
@@ -210,7 +219,8 @@ class ShardSearch:
         mask = None
         if any(excluded):
             mask = Exclusions.of([_places_of(own, rows) for own in excluded])
-        return _Gathered(rows, self.held.searcher.some(torch.from_numpy(rows).to(self.device)), mask)
+        places = upload(torch.from_numpy(rows), self.device)
+        return _Gathered(places, self.held.searcher.some(places), mask)
 
     def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
         """The only component of the items of each query."""
@@ -273,7 +283,7 @@ class ShardSearch:
     def _here(self, query: AnyQuery) -> AnyQuery:
         if self.device == "cpu":
             return query
-        return map_tensors(lambda tensor: tensor.to(self.device), query)
+        return map_tensors(lambda tensor: upload(tensor, self.device), query)
 
     def _mask_of(self, excluded: Sequence[Sequence[int]], left: LeftRows | None) -> Mask | None:
         """The mask of excluded rows, of those that are not left, and of items without a direction; None if there are

@@ -73,7 +73,14 @@ def test_every_section_has_its_rows_where_torch_numpy_scipy_and_jaxtyping_are_al
     scans = {(row["shape"], row["batch"], row["method"], row["width"]): row for row in rows if "method" in row}
     for shape in gpu_scan.SHAPES:
         for batch in (3, 1):
-            assert sum(key[:2] == (shape, batch) for key in scans) == 12
+            assert sum(key[:2] == (shape, batch) for key in scans) == 21
+            for share in ("1%", "10%", "50%"):
+                of_share = [
+                    scans[shape, batch, "filtered", f"{how}, {share}"] for how in ("gathered", "hidden", "listed")
+                ]
+                assert min(row["recall@100"] for row in of_share) > 0.98, share
+                gathered, hidden, listed = (row["gflop"] for row in of_share)
+                assert gathered <= listed < hidden  # which scores all items
             for exact in (("brute_force", "pruned"), ("on_gpu", "fused"), ("naive", "float32"), ("two_pass", "100")):
                 assert scans[shape, batch, *exact]["recall@100"] > 0.98, exact  # but for equal scores all of it
             assert scans[shape, batch, "dot_product", "on_gpu"]["host_reads"] == 0

@@ -69,6 +69,21 @@ def test_scores_equal_the_plain_version(
         assert torch.allclose(scan.scores(*states), expected, atol=tolerance, rtol=0)
 
 
+@pytest.mark.parametrize("shape", [BOOKS, (4, 4, 200, 32), (3, 5, 12, 20)])
+@pytest.mark.parametrize("num_queries", [1, 3])
+def test_a_list_of_rows_scores_these_items_alone(shape: tuple[int, int, int, int], num_queries: int) -> None:
+    """In their order, repeated ones again; of other items nothing is read."""
+    gate, (f, u, g, v) = drawn(shape, num_queries, 40)
+    scan = fused_scan.FusedScan(gate, shape[:2], shape[2], torch.float32)
+    for listed in ([], [6], [39, 0, 17], [5, 5, 2, 38, 2] * 7, list(range(40))):
+        rows = torch.tensor([0, *listed], device=DEVICE)[1:]  # which no address of 16 bytes begins
+        others = torch.ones(40, dtype=torch.bool, device=DEVICE).index_fill(0, rows, False)
+        own = g.masked_fill(others[:, None, None], torch.nan), v.masked_fill(others[:, None], torch.nan)
+        found = scan.scores(f, u, *own, rows)
+        assert torch.equal(found, scan.scores(f, u, g[rows], v[rows]))
+        assert torch.allclose(found, plain_scores(f, u, g[rows], v[rows], gate), atol=2e-6, rtol=0)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's arithmetic
 def test_a_relu_loses_nothing_that_is_not_a_number() -> None:
     gate, (f, u, g, v) = drawn((2, 4, 16, 16), 3, 20)
@@ -130,8 +145,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("wrong_with_rows", [False, True])
 def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    wrong_with_rows: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate, _ = drawn((2, 4, 16, 16), 3, 20)
     scan = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
@@ -140,14 +156,15 @@ def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
     right = scan.kernel.mol_scores
 
     class Wrong:
-        """As a compiler may be: a query's scores are lost."""
+        """As a compiler may be: a query's scores are lost, of all items or of a list of rows."""
 
         def __getitem__(self, grid: tuple[int, ...]) -> object:
             def run(*arguments: object, **constants: object) -> None:
                 right[grid](*arguments, **constants)
-                found = arguments[8]
+                found = arguments[9]
                 assert isinstance(found, Tensor)
-                found[0] = 0
+                if constants["HAS_ROWS"] == wrong_with_rows:
+                    found[0] = 0
 
             return run
 
@@ -222,18 +239,19 @@ from triton.compiler import ASTSource
 from rails_ray.kernels import fused_kernel
 from rails_ray.kernels.fused_scan import Tiling
 
-capability, is_single, is_relu = int(sys.argv[1]), bool(int(sys.argv[2])), bool(int(sys.argv[4]))
+capability, is_single, is_relu, has_rows = int(sys.argv[1]), *(bool(int(word)) for word in sys.argv[3:])
 kernel = fused_kernel.mol_scores
-kinds = dict(f="*fp16", u="*fp32", g="*fp32", v="*fp32", w1="*fp16", b1="*fp32", w2="*fp16", b2="*fp32",
+kinds = dict(f="*fp16", u="*fp32", g="*fp32", v="*fp32", rows="*i64", w1="*fp16", b1="*fp32", w2="*fp16", b2="*fp32",
              out="*fp32", num="i32", num_queries="i32", queries_each="i32")
 tiling = vars(Tiling.of((8, 8), 32, 128, is_single=is_single))
-constants = {**tiling, "IS_RELU": is_relu, "HAS_TANH": True, "PRECISION": "ieee"}
+constants = {**tiling, "HAS_ROWS": has_rows, "IS_RELU": is_relu, "HAS_TANH": True, "PRECISION": "ieee"}
 signature = {**kinds, **dict.fromkeys(constants, "constexpr")}
 names = kernel.arg_names
-aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in kinds.items() if kind[0] == "*"}
+aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in kinds.items()
+           if kind[0] == "*" and name != "rows"}
 source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
 made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 3})
-open(sys.argv[3], "wb").write(made.asm["cubin"])
+open(sys.argv[2], "wb").write(made.asm["cubin"])
 ptx = made.asm["ptx"]
 print(*(f"{word}={ptx.count(word)}" for word in ("wgmma.mma_async", "mma.sync", "tcgen05.mma")), made.metadata.shared)
 """
@@ -243,15 +261,16 @@ print(*(f"{word}={ptx.count(word)}" for word in ("wgmma.mma_async", "mma.sync", 
 @pytest.mark.parametrize(
     ("capability", "instruction"), [(80, "mma.sync"), (90, "wgmma.mma_async"), (100, "tcgen05.mma")]
 )
-@pytest.mark.parametrize(("is_single", "is_relu"), [(0, 0), (1, 0), (0, 1)])
+@pytest.mark.parametrize(("is_single", "is_relu", "has_rows"), [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
 def test_it_compiles_for_gpus_that_are_not_here(
-    capability: int, instruction: str, is_single: int, is_relu: int, tmp_path: Path
+    capability: int, instruction: str, is_single: int, is_relu: int, has_rows: int, tmp_path: Path
 ) -> None:
     """To the instructions of matrix units, within a multiprocessor's memory, and on Hopper without spills."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     binary = tmp_path / "cubin"
-    command = [sys.executable, "-c", COMPILE, str(capability), str(is_single), str(binary), str(is_relu)]
+    words = map(str, (capability, binary, is_single, is_relu, has_rows))
+    command = [sys.executable, "-c", COMPILE, *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     *counts, shared = done.stdout.split()

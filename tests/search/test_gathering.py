@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.states import ItemState, QueryState
@@ -20,8 +21,11 @@ from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig, HnswSearch
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.masks import Exclusions, Remaining
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.segmented import Segmented
+from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchSpec
 from support.examples import random_states, small_mixture
 from support.faiss_indexes import opened, vectors
@@ -103,6 +107,24 @@ def test_segments_gather_as_the_base_does() -> None:
     for num_queries in (1, 32):
         for step in (1, 25, 35, 50, 90, 99):
             assert both.gathers(4100 * step // 100, num_queries) == base.gathers(4000 * step // 100, num_queries)
+
+
+def test_a_gpu_scores_half_of_the_items_by_a_list_of_rows() -> None:
+    """And a twentieth where their states must be copied; whatever the queries and the method."""
+    searcher = of_mixture()
+
+    def fast(query: QueryState, items: ItemState, rows: Tensor | None) -> Tensor:
+        return searcher.scorer.scores(query, items if rows is None else items.taken(rows))
+
+    for scores, share in ((fast, 0.5), (None, 0.05)):
+        searcher.exact = GpuScan(searcher.brute_force, scores)
+        assert share_of(searcher, "brute_force", 1) == pytest.approx(share, abs=0.001)
+        assert share_of(searcher, "average", 32) == pytest.approx(share, abs=0.001)
+        rows = torch.arange(0, NUM_ITEMS, 7)
+        query, spec = random_states(3, 1)[0], SearchSpec(9)
+        found, expected = searcher.some(rows), BruteForce(searcher.scorer, Selected(searcher.items, rows))
+        assert isinstance(found, GpuScan)
+        assert torch.equal(found.search(query, spec).item_rows, expected.search(query, spec).item_rows)
 
 
 def test_no_query_is_no_error() -> None:

@@ -6,12 +6,16 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from torch import Tensor
 
 from oracles.filters import passes
 from rails_ray.families import calibrations, changing
 from rails_ray.families.given_items import given_items
 from rails_ray.families.version import Version
+from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.schema.responses import QueryResult, SearchResponse
+from rails_ray.search.methods.brute_force import BruteForce
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.shard_search import ShardSearch
@@ -19,6 +23,7 @@ from rails_ray.storage.filesystem import Storage
 from support.attributes import KINDS, WIDTH, built, random_items, with_attributes
 from support.calibrations import STORED
 from support.examples import publish_here
+from support.gpu_copies import note_copies
 from support.sessions import publish_repeating
 
 NUM_TEXTS = 60
@@ -92,6 +97,43 @@ def test_every_method_of_a_mixture(
         assert own.items == [item for item, _ in best[:5]]
         assert own.scores == pytest.approx([score for _, score in best[:5]], abs=1e-6)
         assert (own.num_searched, own.is_short) == (len(left), False)
+
+
+@each_filter
+def test_a_gpu_that_scores_by_a_list_of_rows(
+    texts: tuple[LocalVersion, Attributes], filter: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, how = texts[0], {"k": 5, "filter": filter, "method": "brute_force"}
+    queries = [{"text": "red"}, {"text": "blue hat", "exclude": ids_of(version)[:9]}]
+    expected, listed = version.search(queries, **how), list[int]()
+    for shard in version.shards:
+        searcher: Any = shard.searcher
+
+        def fast(
+            query: QueryState, items: ItemState, rows: Tensor | None, scan: BruteForce = searcher.brute_force
+        ) -> Tensor:
+            listed.append(0 if rows is None else len(rows))
+            return scan.similarity.scores(query, items if rows is None else items.taken(rows)) + 1e-5
+
+        monkeypatch.setattr(searcher, "exact", GpuScan(searcher.brute_force, fast))
+    same_lists(version.search(queries, **how), expected)
+    assert filter != FILTERS["few"] or sum(listed) == expected.results[0].num_searched
+
+
+@each_way
+def test_what_a_request_brings_to_a_gpu_is_sent_without_a_wait(
+    texts: tuple[LocalVersion, Attributes], is_gathered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, how = texts[0], {"k": 5, "filter": FILTERS["half"], "cutoff": {"score": 0.0}}
+    queries = [{"text": "red"}, {"text": "blue hat", "exclude": ids_of(version)[:9]}]
+    for shard in version.shards:
+        choose(monkeypatch, shard, is_gathered)
+    expected, copies = version.search(queries, **how), note_copies(monkeypatch)
+    for shard in version.shards:
+        monkeypatch.setattr(shard, "device", "cuda")
+    same_lists(version.search(queries, **how), expected)
+    # of each shard: components, gates and temperatures of queries, thresholds, and the rows that a filter leaves
+    assert copies == [(True, True)] * len(version.shards) * (5 if is_gathered else 4)
 
 
 @each_filter

@@ -4,6 +4,7 @@ import logging
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -230,6 +231,15 @@ def test_a_server_says_how_a_gpu_scans(folder: Path) -> None:
     searcher.exact = GpuScan(searcher.brute_force, None, kernel="triton 3.7.1 or later is not installed")
     for shown in (server, server.version):
         assert shown.index()["gpu_scans"] == ["triton 3.7.1 or later is not installed"]
+
+
+def test_a_server_says_which_indexes_a_gpu_does_not_have(folder: Path) -> None:
+    server, reason = SingleProcessServer(local.open(str(folder))), "an index hnsw is searched on the CPU"
+    assert server.index()["indexes_on_cpu"] == server.version.index()["indexes_on_cpu"] == []
+    searcher: Any = server.loaded.shards[0].searcher
+    searcher.first_stage.indexes = {"average": SimpleNamespace(on_cpu=reason), "together": SimpleNamespace(on_cpu=None)}
+    for shown in (server, server.version):
+        assert shown.index()["indexes_on_cpu"] == [reason]
 
 
 def test_a_server_begins_with_what_is_current_now(folder: Path) -> None:

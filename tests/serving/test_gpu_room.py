@@ -12,6 +12,9 @@ from rails_ray import local
 from rails_ray.errors import UnavailableError
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState, on_device
+from rails_ray.search.indexes.faiss_index import IndexConfig
+from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.serving import gpu_room
 from rails_ray.serving.gpu_room import (
     CONTEXT_BYTES,
@@ -148,8 +151,17 @@ def test_a_former_version_shares_its_base(version: Version, memory: Memory) -> N
         check_gpu_room(later, {0: None}, "cuda")
 
 
-@pytest.mark.parametrize(("index", "is_there"), [("flat", True), ("ivf", True), ("hnsw", False)])
-def test_indexes_that_faiss_has_on_a_gpu_count(tmp_path: Path, index: str, is_there: bool) -> None:
+@pytest.mark.parametrize(
+    ("index", "is_there"),
+    [
+        ("flat", True),
+        (FlatConfig(storage="fp16"), True),
+        (FlatConfig(storage="sq8"), False),
+        (IvfConfig(nlist=2, storage="sq8"), True),
+        ("hnsw", False),
+    ],
+)
+def test_indexes_that_have_a_copy_on_a_gpu_count(tmp_path: Path, index: str | IndexConfig, is_there: bool) -> None:
     vectors = np.random.default_rng(0).standard_normal((NUM_ITEMS, WIDTH)).astype(np.float32)
     version = local.build(vectors, folder=str(tmp_path), index=index).version
     sizes = sum(entry.size_bytes for entry in version.described.indexes)

@@ -78,7 +78,14 @@ def _is_met_without_gpu(corpus: PlannedCorpus, demand: Demand, made: Plan) -> bo
 def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
     """Say what the numbers rest on, and what to watch."""
     found = []
-    if corpus.machine.is_gpu:
+    if corpus.rows_of_gpu is not None:
+        one, many = corpus.rows_of_gpu
+        found.append(
+            f"times are of rows measured on one {measured.GPU_NAME} on {one.figure.date}, of {one.num_items:,} items "
+            f"and requests of {one.search.batch} and {many.search.batch} queries. Other items and queries were not "
+            "measured: they count in proportion, and on the line through both requests."
+        )
+    elif corpus.machine.is_gpu:
         found.append(
             "times are of a roofline and of how much of it an H100 reached in brute_force. Other GPUs were not "
             "measured; other methods took longer there than brute_force."

@@ -1,6 +1,7 @@
 """The measured figures that the planner builds on, copied from jobs/benches/results, which the wheel does not hold.
 
-All are of two cores of an Intel Xeon without bf16 units, in float32. A test compares them with the rows.
+All are of float32: of two cores of an Intel Xeon without bf16 units, and `ON_GPU` of one GPU. A test compares them with
+the rows.
 """
 
 from collections.abc import Mapping
@@ -82,6 +83,25 @@ TIMED = (
     _table5("ea984782", "small", 32, "average", "4000", 164.5293165001931),  # gathering
     _table5("ea984782", "small", 1, "average", "200", 1.7662814989307662),  # the call itself
 )
+
+GPU, GPU_NAME = "h100", "NVIDIA H100 80GB HBM3"  # of ON_GPU, in `machines.GPUS` and in the rows
+
+
+def _on_gpu(shape: str, batch: int, latency_ms: float) -> MeasuredSearch:
+    where: dict[str, str | int] = {"shape": shape, "batch": batch, "method": "on_gpu"}
+    figure = Figure("gpu.jsonl", "732e724c", "2026-11-27", where, "latency_ms", latency_ms)
+    return MeasuredSearch(*SHAPES[shape], Search(k=K, batch=batch), figure)
+
+
+# The exact scan of a mixture, by shape: of one query and of 32.
+ON_GPU = {
+    one.shape: (one, many)
+    for one, many in (
+        (_on_gpu("books", 1, 0.9795520007610321), _on_gpu("books", 32, 3.684320092201233)),
+        (_on_gpu("ml20m", 1, 0.722815990447998), _on_gpu("ml20m", 32, 0.765311986207962)),
+        (_on_gpu("nq320k", 1, 0.9797280132770538), _on_gpu("nq320k", 32, 4.929216146469116)),
+    )
+}
 
 # A search of 10 of the 3,963 emoji in 2 shards over HTTP, profile production: all of it, from client to client.
 SEARCHED_OVER_HTTP = MeasuredSearch(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rails_ray.cli.planning import measured
-from rails_ray.cli.planning.machines import RESOURCES, Cpu, Machine
+from rails_ray.cli.planning.machines import EFFICIENCY, GPU_CALL_S, RESOURCES, Cpu, Machine
 from rails_ray.cli.planning.searches import Search, index_bytes, work
 from rails_ray.cli.planning.shapes import Names, Shape
 
@@ -62,6 +62,8 @@ class Plan:
         around_ms: what a request takes besides its search.
         search_ms: a search of one shard.
         parts_ms: its parts; on a GPU at their peaks.
+        measured_on: the GPU whose measured rows of this shape give `search_ms`; None where a roofline does, and on
+            CPUs, which have units from rows of several shapes.
         request_ms: both together.
         bound_by: the resource that takes most of the search.
         num_replicas: R of each shard.
@@ -86,6 +88,7 @@ class Plan:
     around_ms: float
     search_ms: float
     parts_ms: dict[str, float]
+    measured_on: str | None
     request_ms: float
     bound_by: str
     num_replicas: int
@@ -138,9 +141,25 @@ class PlannedCorpus:
     def stored_item_bytes(self) -> int:
         return self.names.stored_bytes + self.shape.state_bytes
 
+    @property
+    def rows_of_gpu(self) -> tuple[measured.MeasuredSearch, measured.MeasuredSearch] | None:
+        """The rows that a GPU's time is taken from, of one query and of several; None where none is of this GPU and
+        shape, of such a search, or another efficiency is wanted than that of the rows."""
+        machine = self.machine
+        if (machine.name, machine.efficiency) != (measured.GPU, EFFICIENCY) or self.search.lists(self.shape):
+            return None
+        return measured.ON_GPU.get(self.shape) if self.search.k <= measured.K else None
+
     def search_s(self, num_items: int) -> float:
         """Seconds of a search of so many items."""
-        return self.machine.seconds(work(self.shape, self.search, num_items), self.shape.dtype)
+        if self.rows_of_gpu is None:
+            return self.machine.seconds(work(self.shape, self.search, num_items), self.shape.dtype)
+        of_item, batches = [], []
+        for row in self.rows_of_gpu:
+            of_item.append((row.figure.value / 1000 - GPU_CALL_S) / row.num_items)
+            batches.append(row.search.batch)
+        slope = (of_item[1] - of_item[0]) / (batches[1] - batches[0])
+        return GPU_CALL_S + num_items * (of_item[0] + slope * (self.search.batch - batches[0]))
 
     def host_bytes(self, num_items: int) -> float:
         """Memory that a shard takes on the host, where the state stays even if a GPU holds a copy."""
@@ -198,6 +217,7 @@ def plan(corpus: PlannedCorpus, demand: Demand) -> Plan:
         around_ms=around_ms,
         search_ms=1000 * search_s,
         parts_ms={name: 1000 * seconds for name, seconds in parts.items()},
+        measured_on=None if corpus.rows_of_gpu is None else measured.GPU_NAME,
         request_ms=around_ms + 1000 * search_s,
         bound_by=bound_by(parts, corpus.machine.is_gpu),
         num_replicas=num_replicas,

@@ -64,6 +64,11 @@ class ReadBack:
         """Items to read back at a time, so that they stay in the cache."""
         return max(NUMBERS_AT_ONCE // self.quantizer.width, 1)
 
+    @property
+    def in_place(self) -> None:
+        """The contract of `Searched`: codes alone are there."""
+        return None
+
     def taken(self, rows: Lines) -> ItemState:
         """Some items."""
         codes, gate = _lines(self.codes, rows), None if self.gate is None else _lines(self.gate, rows)

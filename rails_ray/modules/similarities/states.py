@@ -152,6 +152,11 @@ class ItemState(AnyItems):
         """Items that `taken` gives at a time; as many as one likes, as they lie there already."""
         return max(len(self), 1)
 
+    @property
+    def in_place(self) -> "ItemState":
+        """The contract of `Searched`."""
+        return self
+
     def taken(self, rows: "Lines") -> "ItemState":
         """Some items, with all that a similarity reads."""
         return take(replace(self, average=None, surrogate=None), rows)
@@ -287,6 +292,10 @@ class Searched(Protocol):
     @property
     def most_at_once(self) -> int:
         """Items to take at a time."""
+
+    @property
+    def in_place(self) -> ItemState | None:
+        """All items as memory has them; None where `taken` makes them."""
 
     @property
     def surrogate(self) -> Float[Tensor, "X D"] | None:

@@ -79,6 +79,11 @@ class ShardsInRouter:
         """As of `HeldShards`."""
         return self._held.gpu_scans
 
+    @property
+    def indexes_on_cpu(self) -> list[str]:
+        """As of `HeldShards`."""
+        return self._held.indexes_on_cpu
+
     async def num_items(self) -> list[Any]:
         """How many items each shard has."""
         return [len(shard) for shard in self._held.shards]

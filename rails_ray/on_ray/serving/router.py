@@ -206,6 +206,7 @@ class Router:
             "ranker": ranker,
             "follows_every_s": self.args.follow_s,
             "gpu_scans": self.current.shards.gpu_scans,
+            "indexes_on_cpu": self.current.shards.indexes_on_cpu,
             **traffic.facts,
         }
 

@@ -81,8 +81,10 @@ class Shard:
         own = await self.listener.address()
         found = None if wanted is None else await asyncio.to_thread(self.versions.want, wanted)
         if isinstance(found, HeldVersion):
-            return replace(own, identity=found.identity, gpu_scan=found.search.gpu_scan)
-        return replace(own, refused=found, gpu_scan=self.versions.newest.search.gpu_scan)
+            own, search = replace(own, identity=found.identity), found.search
+        else:
+            own, search = replace(own, refused=found), self.versions.newest.search
+        return replace(own, gpu_scan=search.gpu_scan, indexes_on_cpu=search.indexes_on_cpu)
 
     async def call(self, method: str, message: bytes) -> bytes:
         """Answer a message that came by Serve's handle; raises what the method does."""

@@ -9,6 +9,7 @@
 | - flat     | every vector, scanned: exact in 32 bits, with a bound of what rounding hides in fewer  |
 | - `ivf`    | vectors in lists by their nearest centroids; a query scans the `nprobe` nearest lists  |
 | - `hnsw`   | a graph of near items, walked with a beam of `ef_search`; always on the CPU            |
+|            | `faiss_on_gpu`: their copies on a GPU, or why there is none                            |
 
 `lookup` has the contract of `Index` with tables [B, M, L] in place of vectors.
 """

@@ -32,6 +32,7 @@ from rails_ray.modules.quantizers.faiss_convert import to_faiss
 from rails_ray.modules.quantizers.product import ProductQuantizer, pack, turned
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.faiss_index import FaissIndex
+from rails_ray.search.indexes.faiss_on_gpu import on_gpu
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.spec import SearchResult, SearchSpec, needed
 
@@ -97,6 +98,11 @@ class MeanIndex:
     def is_exact(self) -> bool:
         """Never: lists may pass over any item."""
         return False
+
+    @property
+    def on_cpu(self) -> str | None:
+        """Why lists are searched on the CPU where a GPU searches; None otherwise."""
+        return self.index.on_cpu
 
     def search(
         self, queries: Float[Tensor, "B d"], spec: SearchSpec, params: SearchParams | None = None
@@ -165,7 +171,8 @@ def in_lists(
     index.is_trained = True
     _fill(faiss, index, (pack(codes) if flat.pq.nbits == 4 else codes).numpy(force=True), lists.numpy(force=True))
     longer = math.sqrt(num_vectors)  # FAISS is asked for the mean of V vectors by a query of length |q| / sqrt(V)
-    return MeanIndex(FaissIndex(index, error * longer), num_vectors, quantizer.rotation, error)
+    own = FaissIndex(index, error * longer)
+    return MeanIndex(on_gpu(own) if codes.is_cuda else own, num_vectors, quantizer.rotation, error)
 
 
 def _fill(faiss: Any, index: Any, codes: np.ndarray, lists: np.ndarray) -> None:

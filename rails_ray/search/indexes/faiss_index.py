@@ -14,9 +14,7 @@ as a list of 500 among 1,000,000 x 64 vectors in 8 bits, and in a graph it finds
 Axes: B queries, X items, N vectors, d width of a vector, n places of a list.
 """
 
-import logging
 import threading
-from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -41,7 +39,6 @@ IndexConfig = FlatConfig | IvfConfig | HnswConfig
 LONGEST_LIST = 2**13  # of flat: where more items tie or reach a threshold, it is scanned
 MOST_PLACES = 2**23  # of the lists of one call, 100 MB
 MOST_ON_GPU = 2048  # n; FAISS's limit
-GPU_WORKSPACE = 2**28  # bytes, for all copies of a process together; FAISS takes 1.5 GB for each by default
 GPU_LOCK = threading.Lock()  # indexes on a GPU share the workspace, which is for one thread at a time
 UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
@@ -81,7 +78,8 @@ class FaissIndex:
         if index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise ValueError(f"metric_type must be METRIC_INNER_PRODUCT, 0, got {index.metric_type}")
         self.data: Any = None
-        self.clone: Any = None
+        self.clone: Any = None  # a copy on a GPU, by `faiss_on_gpu`
+        self.on_cpu: str | None = None  # why it has none where a GPU searches
 
     @classmethod
     def read(cls, data: bytes | memoryview | NDArray[np.uint8], error: float) -> "FaissIndex":
@@ -275,33 +273,6 @@ class FaissIndex:
         lengths = np.linalg.norm(prepared.queries, axis=1)
         highest: Floats = (last + lengths * self.error).astype(np.float32)
         return np.where(last == np.inf, -np.inf, highest).astype(np.float32)  # nothing reaches a threshold of inf
-
-
-def on_gpu(index: FaissIndex) -> FaissIndex:
-    """`index` with a copy on the first GPU, which answers up to 2,048 items a query unless many are hidden. Returns
-    `index` itself if FAISS sees no GPU, for hnsw and rounded flat indexes, which FAISS has only on the CPU, and where
-    FAISS refuses to copy it, which is logged."""
-    faiss = faiss_library()
-    if not faiss.get_num_gpus() or not index.kind.runs_on_gpu:
-        return index
-    other = FaissIndex(index.index, index.error)
-    other.data = index.data
-    try:
-        other.clone = faiss.index_cpu_to_gpu(_gpu_resources(), 0, index.index)
-    except RuntimeError as error:  # of sizes that its kernels do not have, or of memory
-        logging.getLogger(__name__).warning(
-            "an index %s is searched on the CPU, as FAISS cannot copy it to the GPU: %s", index.kind.name, error
-        )
-        return index
-    return other
-
-
-@cache
-def _gpu_resources() -> Any:
-    """Streams and memory that FAISS works with on the GPU."""
-    resources = faiss_library().StandardGpuResources()
-    resources.setTempMemory(GPU_WORKSPACE)
-    return resources
 
 
 def _kind(index: Any) -> KindSearch:

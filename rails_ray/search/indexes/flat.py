@@ -91,6 +91,9 @@ class FlatIndex:
         num_items = len(self.vectors)
         most = BLOCK_SCORES if queries.is_cpu else GPU_BLOCK_SCORES
         size = max(min(most // max(len(queries), 1), num_items), 1)
+        if not queries.is_cpu and self.vectors.dtype != queries.dtype:
+            # A block is widened, in memory that is the GPU's too.
+            size = max(min(size, most // self.vectors.shape[1]), 1)
         memory = queries.new_empty(len(queries) * size)  # for all blocks: asking for it anew takes as long as a product
         for first in range(0, num_items, size):
             vectors = self.vectors[first : first + size].to(queries.dtype)
@@ -99,13 +102,15 @@ class FlatIndex:
 
 
 class FlatSearch:
-    """The contract of `KindSearch`. FAISS has rounded vectors on the CPU alone."""
+    """The contract of `KindSearch`. Vectors of fp16 are searched on a GPU by `faiss_on_gpu.HalfCopy`."""
 
     name, growth = "flat", SCAN
 
     def __init__(self, index: Any) -> None:
         self.index = index
-        self.runs_on_gpu = isinstance(index, faiss_library().IndexFlat)
+        faiss = faiss_library()
+        is_half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == scalar_quantizer("fp16")
+        self.runs_on_gpu = isinstance(index, faiss.IndexFlat) or is_half
 
     def num_products(self, num_left: int, params: SearchParams) -> float:
         """The contract of `KindSearch`; to ask of each vector if it is hidden costs FAISS what it saves."""

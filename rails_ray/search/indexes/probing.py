@@ -60,7 +60,7 @@ class KindSearch(Protocol):
 
     name: the kind.
     growth: how a list that does not hold the answer grows.
-    runs_on_gpu: whether FAISS has the kind on a GPU.
+    runs_on_gpu: whether a GPU can have a copy of it (`faiss_on_gpu`).
     """
 
     name: str

@@ -4,7 +4,8 @@
     2. s(x) of these in float32; the k best by s are the answer if the k-th is above max s' of the others + e
 
 e is taken from what was seen: several times the largest |s' - s| of a query's own candidates. Where an answer cannot be
-closed so, more candidates are taken, and then every item is scored in float32, as `brute_force` does it.
+closed so, more candidates are taken, and then every item is scored in float32, as `brute_force` does it. Some items
+alone are scored by a list of their rows, and their states stay where they are.
 
 That is an estimate and no proof: an item whose own error is larger may be missed. The host looks once at what was
 computed, at the end. What a batch of a size runs is recorded as a CUDA graph, as a hundred small operators take the
@@ -17,7 +18,7 @@ Axes: B queries, X items, C candidates.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from rails_ray.kernels.fused_scan import FusedScan, fused_scan, select
 from rails_ray.kernels.top_k import TopK, merge, select_by_tiles
+from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.mol import PreparedMixture
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
 from rails_ray.search.candidates import Candidates
@@ -37,6 +39,7 @@ from rails_ray.search.gpu_scan import unread_scan
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import BLOCK_QUERIES, BruteForce
 from rails_ray.search.rescore import candidate_scores
+from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec, joined
 from rails_ray.stopwatch import part
 
@@ -48,9 +51,11 @@ LEAST_ERROR = 1e-6
 MOST_RECORDED = 32  # queries of a batch whose search is recorded
 MOST_GRAPHS = 16
 WARMED_K = (10, 100)
+WARMED_ROWS = (1_000, 20_000)  # of lists: the best of few scores are selected in fewer steps, each a kernel of its own
 RECORDING = threading.Lock()  # CUDA records one graph of a process at a time
 
-FastScores = Callable[[QueryState, ItemState], Tensor]
+# of all items, or of those in a list of rows
+FastScores = Callable[[QueryState, ItemState, Int[Tensor, " n"] | None], Tensor]
 
 
 class Answer(NamedTuple):
@@ -70,8 +75,8 @@ class GpuScan:
 
     Args:
         scan: scores in float32.
-        fast: scores [B, X] that are a little off, and inf where a score is unknown; None if those of `scan` are as
-            fast.
+        fast: scores [B, X] that are a little off, and inf where a score is unknown, of all items or [B, n] of a list of
+            rows; None if those of `scan` are as fast.
         select: returns the k best of each row, in any order.
         kernel: "fused", or why a mixture is scanned without the fused kernel; None for other similarities.
     """
@@ -106,8 +111,26 @@ class GpuScan:
         made.warm_up()
         return made
 
+    @property
+    def reads_by_row(self) -> bool:
+        """Return whether scores of some items read their states where they are, with no copy made of them."""
+        return self.fast is not None and self.scan.items.in_place is not None
+
+    def of_rows(self, rows: Int[Tensor, " N"]) -> "GpuScan":
+        """The scan of some items, as if there were no others. As it serves one request, nothing of it is recorded.
+
+        Args:
+            rows: ascending, on the GPU.
+        """
+        some = BruteForce(self.scan.similarity, Selected(self.scan.items, rows))
+        return GpuScan(some, self.fast, self.select, self.kernel)
+
+    def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
+        """The contract of `ExactSearch`, in float32."""
+        return self.scan.log_sum_exp(query, logit, mask)
+
     def warm_up(self) -> None:
-        """Search for one query and for several, at random, unrecorded."""
+        """Search for one query and for several, at random, unrecorded; by lists of rows too."""
         num_query_components, num_item_components = self.scan.similarity.num_components
         device = self.scan.items.taken(slice(0, 1)).components.device
         if not len(self.scan.items):
@@ -120,6 +143,9 @@ class GpuScan:
             )
             for k in WARMED_K:
                 self._top(query, k=k, width=min(self._width(k), len(self.scan.items)))
+        if self.reads_by_row:
+            for num in WARMED_ROWS:
+                self.of_rows(torch.arange(min(num, len(self.scan.items)), device=device)).warm_up()
 
     @part("score")
     @torch.no_grad()
@@ -202,13 +228,26 @@ class GpuScan:
 
     def _best(self, query: QueryState, mask: Mask | None, width: int) -> TopK:
         parts = []
-        for first, items in self.scan.blocks(max(BLOCK_SCORES // len(query), 1)):
-            scores = (self.fast or self.scan.similarity.scores)(query, items).float()
+        for first, items, rows in self._blocks(max(BLOCK_SCORES // len(query), 1)):
+            if self.fast is None:
+                scores = self.scan.similarity.scores(query, items).float()
+            else:
+                scores = self.fast(query, items, rows).float()
             if mask is not None:
                 scores = mask.hide(scores, first)
             own = self.select(scores, min(width, scores.shape[1]))
             parts.append(TopK(own.scores, own.item_rows + first) if first else own)
         return merge(parts, width) if len(parts) > 1 else parts[0]
+
+    def _blocks(self, most: int) -> Iterator[tuple[int, ItemState, Int[Tensor, " n"] | None]]:
+        """(First place, items, which of these rows; None for all) of each block of at most so many."""
+        own = self.scan.items
+        if self.fast is not None and isinstance(own, Selected) and (whole := own.items.in_place) is not None:
+            for first in range(0, len(own), most):
+                yield first, whole, own.rows[first : first + most]
+        else:
+            for first, items in self.scan.blocks(most):
+                yield first, items, None
 
 
 class _Graphs:
@@ -272,7 +311,9 @@ def _is_finite(query: QueryState) -> Bool[Tensor, ""]:
     return (largest if query.gate is None else largest + query.gate.abs().amax()).isfinite()  # also of NaN
 
 
-def _fused(kernel: FusedScan, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:
+def _fused(
+    kernel: FusedScan, query: QueryState, items: ItemState, rows: Int[Tensor, " n"] | None
+) -> Float[Tensor, "B _"]:
     assert query.gate is not None
     assert items.gate is not None
-    return kernel.scores(query.components, query.gate, items.components, items.gate)
+    return kernel.scores(query.components, query.gate, items.components, items.gate, rows)

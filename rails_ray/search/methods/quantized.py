@@ -25,9 +25,8 @@ from rails_ray.search.indexes import VectorIndex
 from rails_ray.search.indexes.codes import CodeIndex, in_lists
 from rails_ray.search.indexes.fast_codes import FastCodeIndex
 from rails_ray.search.masks import Mask
-from rails_ray.search.methods import Retriever
+from rails_ray.search.methods import ExactSearch, Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
-from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
 
@@ -87,6 +86,11 @@ class ByQuantized:
     def methods(self) -> tuple[str, ...]:
         """The contract of `Searcher`."""
         return *self.by_components.methods, *self.by_codes
+
+    @property
+    def first_stages(self) -> list[FirstStage]:
+        """As of `ByComponents`."""
+        return [*self.by_components.first_stages, *self.by_codes.values()]
 
     def __len__(self) -> int:
         return len(self.by_components)
@@ -162,7 +166,7 @@ class Turned:
 class TurnedScan:
     """The contract of `ExactSearch`."""
 
-    scan: BruteForce
+    scan: ExactSearch[QueryState]
     rotation: Float[Tensor, "d d"] | None
     is_exact = True
 

@@ -147,7 +147,7 @@ class SingleProcessServer:
         traffic = self.traffic
         follows_every_s = None if self.follower is None else self.follower.every_s
         own: dict[str, Any] = {"ranker": self._ranker_path, "follows_every_s": follows_every_s}
-        own["gpu_scans"] = self.loaded.held.gpu_scans
+        own |= {"gpu_scans": self.loaded.held.gpu_scans, "indexes_on_cpu": self.loaded.held.indexes_on_cpu}
         return {**traffic.engine.facts, **own, **traffic.facts}
 
     @property

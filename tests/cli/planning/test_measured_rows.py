@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs.benches import table5
 from rails_ray.cli.planning import measured
-from rails_ray.cli.planning.machines import GPU_CALL_S, GPUS, Cpu, Gpu, cpu_units
-from rails_ray.cli.planning.measured import Figure
+from rails_ray.cli.planning.machines import GPU_CALL_S, GPUS, Cpu, Gpu, cpu_units, machine
+from rails_ray.cli.planning.measured import Figure, MeasuredSearch
 from rails_ray.cli.planning.plans import PlannedCorpus, may_widen
 from rails_ray.cli.planning.searches import EF_SEARCH, METHODS, SAMPLE_ITEMS, Search, SearchWork, work
 from rails_ray.cli.planning.shapes import Names, Shape
@@ -33,6 +35,30 @@ def test_a_copied_figure_is_that_of_its_row(figure: Figure) -> None:
     for name in figure.name.split("."):
         value = value[name]
     assert figure.value == value
+
+
+@pytest.mark.parametrize(
+    "row", [row for own in measured.ON_GPU.values() for row in own], ids=lambda row: str([*row.figure.where.values()])
+)
+def test_a_figure_of_a_gpu_is_that_of_its_row(row: MeasuredSearch) -> None:
+    figure = row.figure
+    of_run = [own for own in rows(figure.file) if own["execution"] == figure.execution]
+    (environment,) = [own for own in of_run if own.get("kind") == "environment"]
+    assert environment["at"].startswith(figure.date)
+    assert environment["gpu"] == measured.GPU_NAME
+    (found,) = [own for own in of_run if figure.where.items() <= own.items()]
+    assert (found[figure.name], found["num_items"]) == (figure.value, row.num_items)
+    assert (found["recall@100"], row.search.k) == (1.0, 100)
+
+
+def test_all_shapes_that_were_measured_on_a_gpu_are_copied() -> None:
+    of_run = {own["execution"]: own["gpu"] for own in rows("gpu.jsonl") if own.get("kind") == "environment"}
+    there = [own for own in rows("gpu.jsonl") if own.get("method") == "on_gpu"]
+    assert {of_run[own["execution"]] for own in there} == {measured.GPU_NAME}
+    copied = [row.figure for own in measured.ON_GPU.values() for row in own]
+    assert {(own["shape"], own["batch"]) for own in there} == {
+        (row.where["shape"], row.where["batch"]) for row in copied
+    }
 
 
 def test_the_shapes_are_those_of_the_benches() -> None:
@@ -154,6 +180,47 @@ def test_what_is_predicted_for_an_h100_lies_near_its_rows() -> None:
         done = work(shape, Search(k=100, batch=row["batch"]), num_items)
         ratio = row["latency_ms"] / (1000 * GPUS["h100"].seconds(done, "fp32"))
         assert 1 / 1.6 < ratio < (1.35 if shape.width <= 128 else 3.5), (row["shape"], row["batch"], ratio)
+
+
+def on_h100(shape: str, num_items: int, batch: int, gpu: str = "h100", **others: float) -> PlannedCorpus:
+    return PlannedCorpus(num_items, measured.SHAPES[shape][1], Search(batch=batch), machine(gpu, **others), Names())
+
+
+def test_a_shape_that_was_measured_takes_what_its_rows_say() -> None:
+    for row in (one for both in measured.ON_GPU.values() for one in both):
+        corpus = PlannedCorpus(row.num_items, row.shape, row.search, GPUS["h100"], Names())
+        assert 1000 * corpus.search_s(row.num_items) == pytest.approx(row.figure.value)
+
+
+@given(st.sampled_from(["books", "ml20m", "nq320k"]), st.integers(1, 10**9), st.integers(1, 1000))
+def test_more_items_and_more_queries_take_longer_in_proportion(shape: str, num_items: int, batch: int) -> None:
+    own = on_h100(shape, num_items, batch)
+    above = own.search_s(num_items) - GPU_CALL_S
+    assert above > 0
+    assert own.search_s(3 * num_items) - GPU_CALL_S == pytest.approx(3 * above)
+    more = [on_h100(shape, num_items, size).search_s(num_items) for size in (batch, batch + 1, batch + 2)]
+    assert more[0] < more[1] < more[2]
+    assert more[1] == pytest.approx((more[0] + more[2]) / 2)
+
+
+def test_a_roofline_stands_for_what_was_not_measured() -> None:
+    num_items, shape = measured.SHAPES["books"]
+    known = on_h100("books", num_items, 8)
+    assert known.rows_of_gpu is not None
+    assert replace(known, machine=machine("h100", memory_gb=40)).rows_of_gpu is not None
+    for unknown in (
+        on_h100("books", num_items, 8, gpu="h200"),
+        on_h100("books", num_items, 8, efficiency=0.4),
+        on_h100("small", num_items, 8, gpu="none"),
+        replace(known, shape=replace(shape, dtype="fp16")),
+        replace(known, shape=replace(shape, gate_hidden=64)),
+        replace(known, shape=Shape(num_query_components=1, num_item_components=1, width=32)),
+        replace(known, search=Search(method="average", batch=8)),
+        replace(known, search=Search(k=101, batch=8)),
+    ):
+        assert unknown.rows_of_gpu is None
+        done = work(unknown.shape, unknown.search, num_items)
+        assert unknown.search_s(num_items) == unknown.machine.seconds(done, unknown.shape.dtype)
 
 
 def test_the_clocks_are_those_that_give_the_published_fp32() -> None:

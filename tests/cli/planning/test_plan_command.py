@@ -47,6 +47,16 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         ("--items 1M --method average --index ivf", "what index ivf misses depends on the vectors"),
         ("--items 1M --method per_embedding --num-per-embedding 1", "The search then doubles them and starts again."),
         ("--items 1M --dtype int8 --gpu l4", "an index version stores fp32, fp16 or bf16, not int8 yet."),
+        ("--items 4k --gpu h100", "by a roofline: the longest of"),
+        (
+            "--items 700k --components 8 --width 32 --gpu h100",
+            "by rows of this shape that were measured on one NVIDIA H100 80GB HBM3",
+        ),
+        (
+            "--items 700k --components 8 --width 32 --gpu h100",
+            "note: times are of rows measured on one NVIDIA H100 80GB HBM3 on 2026-11-27, of 674,044 items and "
+            "requests of 1 and 32 queries.",
+        ),
         ("--items 500M --gpu l4 --latency-ms 1000 --qps 1", "shards, where the latency asks for"),
         ("--items 1M --batch 64 --latency-ms 300 --method average", "64 queries a request"),
         ("--items 1M --latency-ms 30 --method average", "over the budget"),
@@ -55,6 +65,15 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_plan_says(options: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *options.split()]) == 0
     assert expected in printed(capsys)
+
+
+def test_a_plan_names_the_gpu_whose_rows_give_its_times() -> None:
+    for gpu, expected in (("h100", "NVIDIA H100 80GB HBM3"), ("h200", None), ("none", None)):
+        options = f"--items 100k --components 8 --width 32 --latency-ms 1000 --gpu {gpu}"
+        found = parse(["plan", *options.split()]).run()
+        assert found is not None
+        assert found["measured_on"] == expected
+        assert {own["measured_on"] for own in found["batches"].values()} == {expected}
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,7 @@ def test_routers_learn_how_the_gpus_of_replicas_scan(tmp_path: Path) -> None:
     assert asyncio.run(shard.address()).gpu_scan is None
     searcher: Any = searched(shard).searcher
     searcher.exact = GpuScan(searcher.brute_force, None, kernel="fused")
+    searcher.first_stage.indexes = {"average": SimpleNamespace(on_cpu="an index hnsw is searched on the CPU")}
 
     class Broadcasting:
         def broadcast(self, method: str) -> Any:
@@ -321,9 +322,10 @@ def test_routers_learn_how_the_gpus_of_replicas_scan(tmp_path: Path) -> None:
     async def scenario() -> None:
         replicas = Replicas(Broadcasting(), shard.identity)
         shards = Shards([], "v1", shard.identity, 5, direct=[replicas, replicas])
-        assert shards.gpu_scans == []
+        assert shards.gpu_scans == shards.indexes_on_cpu == []
         await replicas.look()
         assert shards.gpu_scans == ["fused"]
+        assert shards.indexes_on_cpu == ["an index hnsw is searched on the CPU"]
         replicas.leave()
         ended = shard.__del__()
         assert ended is not None

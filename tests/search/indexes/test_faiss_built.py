@@ -1,12 +1,10 @@
-"""FAISS's indexes as they are made, stored and opened, what they refuse, and their copies on a GPU."""
+"""FAISS's indexes as they are made, stored and opened, and what they refuse."""
 
 import gc
 import io
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import faiss
@@ -16,9 +14,9 @@ import torch
 
 from rails_ray.errors import DamagedError, UnsupportedError
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes import faiss_index, ivf
+from rails_ray.search.indexes import ivf
 from rails_ray.search.indexes.faiss_building import build, fit
-from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, first_vector, on_gpu
+from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig, first_vector
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
@@ -26,9 +24,7 @@ from rails_ray.search.masks import Exclusions
 from rails_ray.search.spec import SearchSpec
 from rails_ray.storage.memory import aligned
 from support.faiss_indexes import (
-    ALL_LISTS,
     KINDS,
-    STORAGES,
     built,
     kinds,
     opened,
@@ -302,79 +298,3 @@ def test_a_faiss_for_gpus_without_its_libraries(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UnsupportedError, match=r"can be loaded, got an error \(nvidia-cuda-runtime-cu12 is missing\)"):
         fit(FlatConfig(), vectors(3), 3, 0)
-
-
-# On a GPU: its copy is stood in for by one on the CPU
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The n of each call of a copy "on the GPU"."""
-    made: list[int] = []
-
-    class Copy:
-        def __init__(self, index: Any) -> None:
-            self.index = faiss.clone_index(index)
-
-        def search(self, queries: Any, n: int, params: Any) -> Any:
-            made.append(n)
-            assert n <= 2048
-            assert params is None or params.sel is None
-            return self.index.search(queries, n, params=params)
-
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    workspaces = list[int]()
-    resources = SimpleNamespace(setTempMemory=workspaces.append)
-    monkeypatch.setattr(faiss, "StandardGpuResources", lambda: resources, raising=False)
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda _, device, index: Copy(index), raising=False)
-    faiss_index._gpu_resources.cache_clear()
-    yield made
-    faiss_index._gpu_resources.cache_clear()
-    assert len(workspaces) <= 1, "all copies share one"
-
-
-@pytest.mark.parametrize("config", [FlatConfig(), *(IvfConfig(nlist=6, storage=storage) for storage in STORAGES)])
-def test_a_copy_on_the_gpu_finds_the_same(config: IndexConfig, calls: list[int]) -> None:
-    index, queries = opened(config, vectors(5000)), vectors(3, 1)
-    copy = on_gpu(index)
-    rows = [[1, 2, 3], [], list(range(0, 5000, 2))]
-    for spec in (
-        SearchSpec(5),
-        SearchSpec(5000, torch.full((3,), 0.3)),
-        SearchSpec(4, mask=Exclusions.of(rows)),
-        SearchSpec(3000),
-    ):
-        for params in (None, ALL_LISTS):
-            one, other = index.search(queries, spec, params), copy.search(queries, spec, params)
-            assert torch.equal(one.item_rows, other.item_rows)
-            assert torch.equal(one.bound, other.bound)
-            assert torch.equal(one.num_scored, other.num_scored)
-    assert calls
-
-
-def test_what_has_no_copy_on_a_gpu(calls: list[int]) -> None:
-    for config in (FlatConfig(storage="fp16"), HnswConfig(M=8)):
-        index = opened(config, vectors(50))
-        assert on_gpu(index) is index
-
-
-def test_what_faiss_refuses_to_copy_is_searched_on_the_cpu(
-    calls: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refused(*_: Any) -> None:
-        raise RuntimeError("index must be by residual")
-
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", refused)
-    index, queries = opened(IvfConfig(nlist=6), vectors(500)), vectors(3, 1)
-    assert on_gpu(index) is index
-    assert caplog.messages == [
-        "an index ivf is searched on the CPU, as FAISS cannot copy it to the GPU: index must be by residual"
-    ]
-    assert index.search(queries, SearchSpec(5)).num_found().tolist() == [5] * 3
-    assert not calls
-
-
-def test_without_a_gpu_an_index_stays_as_it_is() -> None:
-    index = opened(FlatConfig(), vectors(5))
-    if not faiss.get_num_gpus():
-        assert on_gpu(index) is index

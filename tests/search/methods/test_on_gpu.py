@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from jobs.benches.gpu_measuring import Operators
+from rails_ray.kernels import fused_scan, top_k
+from rails_ray.kernels.fused_scan import FusedScan, select
+from rails_ray.kernels.top_k import TopK
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig, PreparedMixture
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take, to
 from rails_ray.search.masks import Exclusions
 from rails_ray.search.methods import on_gpu
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.on_gpu import Answer, FastScores, GpuScan
 from rails_ray.search.searcher import ByComponents
+from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec
 from support.examples import random_states, small_mixture
 
@@ -34,9 +38,9 @@ class Noisy:
         self.share_of_inf = share_of_inf
         self.num_calls = 0
 
-    def __call__(self, query: QueryState, items: ItemState) -> Tensor:
+    def __call__(self, query: QueryState, items: ItemState, rows: Tensor | None = None) -> Tensor:
         self.num_calls += 1
-        scores = self.scan.similarity.scores(query, items)
+        scores = self.scan.similarity.scores(query, items if rows is None else items.taken(rows))
         scores = scores + self.error * (2 * torch.rand_like(scores) - 1)
         return scores.masked_fill(torch.rand_like(scores) < self.share_of_inf, torch.inf)
 
@@ -71,6 +75,69 @@ def test_an_answer_is_that_of_brute_force(
     mask = Exclusions.of([torch.randint(0, x, (5,)).tolist() for _ in range(b)]) if is_masked and x else None
     spec = SearchSpec(k, threshold, at_least=min(k, seed % 3) if has_threshold else 0, mask=mask)
     check_equal(GpuScan(scan, fast).search(query, spec), scan.search(query, spec))
+
+
+@given(st.integers(0, 5), st.integers(1, 60), st.sampled_from([None, 1e-5, 0.1]), st.booleans(), st.integers(0, 1000))
+def test_some_items_are_searched_as_if_there_were_no_others(
+    b: int, k: int, error: float | None, has_threshold: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    query, items = random_states(b, 400, seed=seed)
+    similarity = small_mixture(seed=seed).prepared()
+    whole, rows = BruteForce(similarity, items), torch.randperm(400)[: 1 + seed % 300].sort().values
+    some = BruteForce(similarity, Selected(items, rows), prune=False)
+    threshold = 0.3 * torch.randn(b) if has_threshold else None
+    mask = Exclusions.of([torch.randint(0, len(rows), (5,)).tolist() for _ in range(b)]) if seed % 2 else None
+    spec = SearchSpec(k, threshold, mask=mask)
+    found = GpuScan(whole, None if error is None else Noisy(whole, error)).of_rows(rows)
+    check_equal(found.search(query, spec), some.search(query, spec))
+    sums = (own.log_sum_exp(query, lambda scores, _: 3 * scores, mask) for own in (found, some))
+    assert torch.equal(*sums)
+
+
+def test_the_kernel_reads_the_states_of_some_items_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of candidates alone are copied, and in blocks of any size."""
+    pytest.importorskip("triton", reason="needs Triton")
+    query, items = random_states(3, 700)
+    scan = BruteForce(small_mixture().prepared(), items, prune=False)
+    assert isinstance(scan.similarity, PreparedMixture)
+    kernel = FusedScan(scan.similarity.gate, scan.similarity.num_components, items.width, torch.float32)
+    rows = torch.arange(1, 700, 2)
+    expected = BruteForce(scan.similarity, Selected(items, rows), prune=False).search(query, SearchSpec(5))
+    taken, take_some = list[torch.Size](), Selected.taken
+
+    def noted(self: Selected, own: Tensor) -> ItemState:
+        taken.append(own.shape)
+        return take_some(self, own)
+
+    monkeypatch.setattr(Selected, "taken", noted)
+    found = GpuScan(scan, partial(on_gpu._fused, kernel), select, "fused").of_rows(rows)
+    for most in (on_gpu.BLOCK_SCORES, 3 * 101):
+        monkeypatch.setattr(on_gpu, "BLOCK_SCORES", most)
+        check_equal(found.search(query, SearchSpec(5)), expected)
+    assert taken == [(3, 2 * 6 + on_gpu.SPARE)] * 2
+
+
+def test_a_first_query_finds_compiled_what_it_selects_by() -> None:
+    """Of all items, and of long and of short lists of rows."""
+    items, sizes = random_states(1, 21_000)[1], set[int]()
+    scan = BruteForce(small_mixture().prepared(), items)
+
+    def noted(scores: Tensor, k: int) -> TopK:
+        sizes.add(scores.shape[1])
+        return top_k.select_by_tiles(scores, k)
+
+    GpuScan(scan, None, noted).warm_up()
+    assert sizes == {21_000}
+    GpuScan(scan, Noisy(scan, 1e-5), noted).warm_up()
+    assert sizes == {21_000, 20_000, 1_000}
+    for k in on_gpu.WARMED_K:
+        width = 2 * (k + 1) + on_gpu.SPARE
+        steps = {
+            tuple(-(-num // tile) > 4 * width for tile in fused_scan.TILES[:2])  # which `fused_scan.select` takes
+            for num in (*on_gpu.WARMED_ROWS, 10**6)
+        }
+        assert steps == {(False, False), (False, True), (True, True)}
 
 
 def test_blocks_of_items_and_of_queries_do_not_change_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +260,11 @@ def test_on_a_gpu_every_way_gives_the_answer_of_brute_force() -> None:
             mask = Exclusions.of([[1, 2, 3]] * num)
             for spec in (SearchSpec(50), SearchSpec(50, threshold), SearchSpec(20, mask=mask)):
                 check_as_good(scan, own, scan.search(own, spec), scan.scan.search(own, spec))
+    rows = torch.arange(1, 30_000, 3, device="cuda")
+    some, alone = scan.of_rows(rows), BruteForce(scan.scan.similarity, Selected(items, rows))
+    for num in (1, 32):
+        own = take(query, slice(num))
+        check_as_good(some, own, some.search(own, SearchSpec(50)), alone.search(own, SearchSpec(50)))
     expected = scan.scan.search(query, SearchSpec(50))
     with ThreadPoolExecutor(4) as pool:
         numbers = [number % 40 for number in range(200)]

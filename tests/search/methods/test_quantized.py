@@ -10,9 +10,12 @@ from rails_ray.modules.quantizers.product import pack, residual_norms
 from rails_ray.modules.quantizers.read_back import decoded
 from rails_ray.modules.quantizers.similarity import QuantizedSimilarity
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
-from rails_ray.modules.similarities.states import QuantizedItems, QueryState
+from rails_ray.modules.similarities.states import ItemState, QuantizedItems, QueryState
 from rails_ray.schema.search_params import SearchParams
+from rails_ray.search.indexes import codes
 from rails_ray.search.indexes.codes import fit_lists, in_lists, lists_of
+from rails_ray.search.indexes.faiss_index import FaissIndex
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.methods.quantized import ByQuantized
 from rails_ray.search.spec import SearchSpec
 from support.quantizers import a_quantizer, some_vectors
@@ -46,6 +49,44 @@ def test_a_few_lists_hold_most_of_the_best(has_vectors: bool) -> None:
     found = searcher.search(query, SearchSpec(K), "ivf_lookup", params).item_rows
     shares = [len(set(a) & set(b)) / K for a, b in zip(found.tolist(), best.tolist(), strict=True)]
     assert sum(shares) / NUM_QUERIES > 0.6, "a tenth of the lists, by chance .1"
+
+
+@pytest.mark.parametrize("has_vectors", [False, True])
+def test_some_items_on_a_gpu_are_read_where_vectors_are(has_vectors: bool) -> None:
+    """And decoded block by block where codes alone are; a list of rows is for what is in memory."""
+    items, query = items_and_queries()
+    searcher, rows = searched_by_codes(items, has_vectors=has_vectors), torch.arange(0, NUM_ITEMS, 3)
+    expected = searcher.some(rows).search(query, SearchSpec(K))
+    own, by_row = searcher.by_components, set[bool]()
+
+    def fast(query: QueryState, items: ItemState, listed: torch.Tensor | None) -> torch.Tensor:
+        by_row.add(listed is not None)
+        return own.scorer.scores(query, items if listed is None else items.taken(listed))
+
+    own.exact = GpuScan(own.brute_force, fast)
+    found = searcher.some(rows).search(query, SearchSpec(K))
+    assert torch.equal(found.item_rows, expected.item_rows)
+    assert torch.allclose(found.scores, expected.scores, atol=1e-6)
+    assert by_row == {has_vectors}
+    assert own.gathers(NUM_ITEMS // 3, 1) == has_vectors
+
+
+def test_lists_on_a_gpu_are_offered_to_faiss_and_what_it_says_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    items, _ = items_and_queries()
+    offered = list[FaissIndex]()
+
+    def refuses(index: FaissIndex) -> FaissIndex:
+        offered.append(index)
+        index.on_cpu = "an index ivf is searched on the CPU"
+        return index
+
+    monkeypatch.setattr(codes, "on_gpu", refuses)
+    for is_there in (False, True):
+        monkeypatch.setattr(torch.Tensor, "is_cuda", is_there)
+        quantizer, centroids = fit_opq(items, 4, 64, seed=0), fit_lists(items, 20, seed=0)
+        index = in_lists(quantizer, quantizer.encode(items), lists_of(items, centroids), centroids)
+        assert index.on_cpu == ("an index ivf is searched on the CPU" if is_there else None)
+    assert len(offered) == 1
 
 
 def test_a_gap_holds_for_every_item_that_is_missing() -> None:

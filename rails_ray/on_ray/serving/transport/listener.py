@@ -39,7 +39,7 @@ class Address:
     key: what its callers must show; its own.
     identity: `Manifest.contents_sha256` of the version that it serves: of the one that is wanted, if it has that.
     refused: why it cannot have that.
-    gpu_scan: as of `ShardSearch`.
+    gpu_scan, indexes_on_cpu: as of `ShardSearch`.
     """
 
     url: str
@@ -47,6 +47,7 @@ class Address:
     identity: str
     refused: str | None = None
     gpu_scan: str | None = None
+    indexes_on_cpu: frozenset[str] = frozenset()
 
 
 class Listener:

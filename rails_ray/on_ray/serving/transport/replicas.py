@@ -153,6 +153,11 @@ class Replicas:
         return {known.address.gpu_scan for known in self._known if known.address.gpu_scan is not None}
 
     @property
+    def indexes_on_cpu(self) -> set[str]:
+        """Why indexes are searched on the CPU beside a GPU."""
+        return set().union(*(known.address.indexes_on_cpu for known in self._known))
+
+    @property
     def are_known(self) -> bool:
         """Return whether a replica can be asked."""
         return bool(self._known)

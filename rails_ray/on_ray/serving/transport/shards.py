@@ -70,6 +70,11 @@ class Shards:
         """As of `HeldShards`, of all replicas that are known."""
         return sorted(set().union(*(replicas.gpu_scans for replicas in self.direct)))
 
+    @property
+    def indexes_on_cpu(self) -> list[str]:
+        """As of `HeldShards`, of all replicas that are known."""
+        return sorted(set().union(*(replicas.indexes_on_cpu for replicas in self.direct)))
+
     async def ready(self) -> None:
         """Wait until a replica of each shard has the version, and those that are loading it have it too.
 
