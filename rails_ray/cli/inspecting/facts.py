@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rails_ray.cli.inspecting import sampling
 from rails_ray.data.dataset import DataSet, Texts
+from rails_ray.data.forms.history import SHORTEST_TESTED, SequenceData
 from rails_ray.data.queries import SPLITS, DenseRows, ItemLists, SparseRows
 from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
@@ -19,7 +20,6 @@ from rails_ray.storage.values import TEXT
 
 QUANTILES = {"10%": 0.1, "50%": 0.5, "90%": 0.9, "max": 1.0}
 UNIT_TOLERANCE = 1e-3  # a norm so near to 1 is 1: float16 rounds each number of a vector by at most 5e-4 of it
-SHORT_HISTORY = 3  # a user with fewer interactions is for training alone (`data.forms.history`)
 Facts = dict[str, Any]
 
 
@@ -46,10 +46,9 @@ def of(read: DataSet, num_sampled: int, sources: Sources, weight_column: str = "
     if isinstance(train.inputs, Texts) and isinstance(test.inputs, Texts):
         known = np.isin(keys_of(test.inputs.column), keys_of(train.inputs.column))
         found["queries"]["test_text_in_training_fraction"] = float(known.mean())
-    histories = getattr(read, "histories", None)  # only the data of histories have them
-    if isinstance(histories, ItemLists):
+    if isinstance(read, SequenceData):
         column = sources.table("interactions").renamed.get("user_id", "user_id")
-        found["histories"] = {"column": column, **of_histories(histories, len(read.item_ids))}
+        found["histories"] = {"column": column, **of_histories(read.histories, len(read.item_ids)), **of_order(read)}
     found["relevance"] = of_relevance(read)
     if train.weights is not None:
         found["weights"] = of_weights(train.weights, weight_column)
@@ -168,6 +167,8 @@ def of_histories(histories: ItemLists, num_items: int) -> Facts:
     """
     density: share of all pairs of a user and an item that are an interaction, once or several times.
     num_short_users: users that are too short to be tested.
+    num_single_users: those among them who have 1 interaction, and train nothing either.
+    num_repeats: interactions with an item that the user had before.
     """
     lengths = histories.lengths
     pairs = np.unique(np.repeat(np.arange(len(histories)), lengths) * num_items + histories.rows)
@@ -176,7 +177,29 @@ def of_histories(histories: ItemLists, num_items: int) -> Facts:
         "interactions": int(lengths.sum()),
         "lengths": {"mean": float(lengths.mean()), **quantiles(lengths)},
         "density": float(len(pairs) / (len(histories) * num_items)),
-        "num_short_users": int((lengths < SHORT_HISTORY).sum()),
+        "num_short_users": int((lengths < SHORTEST_TESTED).sum()),
+        "num_single_users": int((lengths == 1).sum()),
+        "num_repeats": int(lengths.sum()) - len(pairs),
+    }
+
+
+def of_order(read: SequenceData) -> Facts:
+    """Describe what decides which items are held out.
+
+    sorted_by: the column that orders the interactions of a user; the order of the table decides ties.
+    num_ties: interactions that tie with the one before.
+    num_tied_tests: users whose test item ties with their validation item.
+    num_duplicates: interactions that are an earlier one again: user, item, and position or timestamp.
+    num_seen_tests: test items that their user had before.
+    """
+    are_tied = read.are_tied
+    of_one_time = (~are_tied).cumsum() * len(read.item_ids) + read.histories.rows
+    return {
+        "sorted_by": read.sorted_by,
+        "num_ties": int(are_tied.sum()),
+        "num_tied_tests": read.num_tied_tests,
+        "num_duplicates": len(of_one_time) - len(np.unique(of_one_time)),
+        "num_seen_tests": read.queries["test"].num_seen_relevant,
     }
 
 

@@ -57,7 +57,7 @@ def inspect(
     if not surveyed:
         raise NotFoundError(f"{sources} must hold a table of {', '.join(NAMES)}, got {', '.join(ignored) or 'none'}")
     step(1)
-    looked = _looked(sources, surveyed)
+    looked = _looked(sources, surveyed, exclude_seen)
     if not looked.problems:
         sources.note_unused()
     step(2)
@@ -81,7 +81,7 @@ def inspect(
         "try_first": _try_first(sources, looked, described, verdicts),
     }
     step(3)
-    found = [one for own, data in looked.groups() for one in _baselines(own, data.choosing(exclude_seen), verdicts)]
+    found = [one for own, data in looked.groups() for one in _baselines(own, data, verdicts)]
     if pretrained is not None and not looked.problems:
         found += _of_encoder(pretrained, looked)
     report["baselines"] = [one.to_dict() for one in found]
@@ -117,7 +117,7 @@ class Looked:
         return any("queries" in own.columns for own in there)
 
 
-def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
+def _looked(sources: Sources, surveyed: dict[str, Survey], exclude_seen: bool | None) -> Looked:
     """Read the data in each way that their columns allow, or else find out what is wrong."""
     own, wrong = readings(), list[str]()
     looked = Looked(own, {reading.name: reading.lacks(surveyed) for reading in own}, {}, wrong)
@@ -130,7 +130,8 @@ def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
             looked.read[reading.name] = looked.read[shared]
             continue
         try:
-            looked.read[reading.name] = _items_alone(sources, reading) if lacks else reading.form.read(sources)
+            read = _items_alone(sources, reading) if lacks else reading.form.read(sources)
+            looked.read[reading.name] = read.choosing(exclude_seen)
         except ValueError as error:
             wrong += problems(sources, reading, surveyed, [str(error)])
     if all(looked.lacks.values()) and not looked.read and not wrong:
