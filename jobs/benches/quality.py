@@ -46,7 +46,6 @@ from jobs.benches.quality_models import (
     config_of,
     data_of,
     settings_of,
-    stored_numbers,
     to_row,
 )
 from jobs.benches.quality_rows import NAME, ends, ends_by_seed
@@ -160,7 +159,7 @@ def train_cell(arguments: Arguments) -> None:
     run = f"{cell.name}-{hashlib.sha256(to_json(config)).hexdigest()[:8]}"
     own: Any = config.family
     parts = {name: asdict(getattr(own, name)) for name in ("encoder", "components", "similarity", "negatives")}
-    facts = {**to_row(cell, settings), "epochs": epochs, "run": run, "numbers": stored_numbers(config)}
+    facts = {**to_row(cell, settings), "epochs": epochs, "run": run, "numbers": own.numbers_of_item}
     home = arguments.state / run
     home.mkdir(parents=True, exist_ok=True)
 

@@ -55,6 +55,10 @@ class TrainingFamily(ServedFamily):
         """
         self.completed(read)
 
+    def as_dot_product(self) -> RunConfig | None:
+        """The same run under a dot product that stores as many numbers of an item; None if it has no mixture."""
+        return None
+
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:
         """List what a run trains; a piece stands behind the pieces that it comes after."""

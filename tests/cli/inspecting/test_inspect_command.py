@@ -40,6 +40,22 @@ def test_the_command_times_recipes_that_fit(tmp_path: Path, capsys: pytest.Captu
     assert "times are of one worker with one thread" in text
 
 
+def test_a_mixture_is_compared_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sequence_data(tmp_path / "data")
+    arguments = ["inspect", str(folder), "--no-timing", "--compare"]
+    assert main([*arguments, "ml1m-sasrec-mol", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["compared"]
+    assert found["sentence"].startswith("mixture or dot product: after 200 of 3,780 steps each, HR@10 on 30 validation")
+    assert found["num_queries"] == 30
+    for recipe, got in (
+        ("ml1m-sasrec", "a recipe with a mixture, got ml1m-sasrec"),
+        ("text-mol", "a recipe that fits the data, got text-mol: the data lack"),
+        ("nope", "recipe must be one of"),
+    ):
+        assert main([*arguments, recipe]) == 2
+        assert got in capsys.readouterr().err
+
+
 def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_number_data(tmp_path / "data", "features")
     assert main(["inspect", str(folder), "--no-timing", "--json"]) == 0
