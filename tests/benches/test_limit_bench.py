@@ -40,6 +40,19 @@ def test_every_item_has_as_many_numbers_whatever_the_similarity(kind: Kind) -> N
     assert model().shape == (3, 2)
 
 
+def test_a_cell_that_is_recorded_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = Arguments(widths=(4, 8))
+    every = [(4, "dot"), (4, "mol 2x2"), (8, "dot"), (8, "mol 2x2"), (8, "mol 2x2 gated"), (8, "mol 4x4")]
+    rows = [{"execution": "1", "kind": "environment"}]
+    monkeypatch.setattr(limit, "recorded", lambda name: rows)
+    assert [(place, kind.name) for place, kind in limit.left(arguments)] == every
+    rows += [{"kind": "dot", "num_numbers": 8, "largest": 9, "num_steps": 3000, "num_seeds": 2, "most": 200}]
+    rows += [{"kind": "dot", "num_numbers": 4, "largest": 9, "num_steps": 300, "num_seeds": 2, "most": 200}]
+    assert [(place, kind.name) for place, kind in limit.left(arguments)] == [
+        cell for cell in every if cell != (8, "dot")
+    ]
+
+
 def test_of_three_items_in_a_plane_any_two_can_be_best_and_of_four_not() -> None:
     """Two numbers are an angle: only neighbours on the circle are best together."""
     quick = Arguments(num_steps=300, num_seeds=1)

@@ -12,6 +12,7 @@ import pytest
 
 from rails_ray.cli.inspect import remarks
 from rails_ray.cli.main import main
+from rails_ray.families import advising
 from rails_ray.families.running import begin
 from rails_ray.storage.filesystem import Storage
 from support.data_folders import real_data, write_number_data, write_sequence_data, write_text_data, write_vector_data
@@ -40,12 +41,15 @@ def test_the_command_times_recipes_that_fit(tmp_path: Path, capsys: pytest.Captu
     assert "times are of one worker with one thread" in text
 
 
-def test_a_mixture_is_compared_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixture_is_compared_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advising, "MOST_STEPS", 3)
     folder = write_sequence_data(tmp_path / "data")
     arguments = ["inspect", str(folder), "--no-timing", "--compare"]
     assert main([*arguments, "ml1m-sasrec-mol", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["compared"]
-    assert found["sentence"].startswith("mixture or dot product: after 200 of 3,780 steps each, HR@10 on 30 validation")
+    assert found["sentence"].startswith("mixture or dot product: after 3 of 3,780 steps each, HR@10 on 30 validation")
     assert found["num_queries"] == 30
     for recipe, got in (
         ("ml1m-sasrec", "a recipe with a mixture, got ml1m-sasrec"),
