@@ -30,14 +30,14 @@ RUN = "compared"  # no run has this name: the models are not stored
 
 
 @dataclass(frozen=True)
-class Compared:
+class MixtureComparison:
     """A mixture and a dot product of as many numbers, on the validation queries.
 
     num_steps: steps of each, in place of the `all_steps` of the run.
     num_numbers: numbers of an item, which an index holds.
     mixture, dot_product: hit rates among the first K.
     p: share of resamples of the queries in which the mixture is not ahead.
-    p_dot_product: the same of the dot product.
+    p_dot_product: share in which the dot product is not ahead.
     """
 
     num_steps: int
@@ -68,7 +68,7 @@ class Compared:
         )
 
 
-def compare(own: TrainingFamily, read: DataSet, storage: Storage) -> Compared | None:
+def compare(own: TrainingFamily, read: DataSet, storage: Storage) -> MixtureComparison | None:
     """Train a mixture and a dot product of as many numbers, with one thread. None if the run has no mixture, or no
     query to validate on.
 
@@ -89,7 +89,7 @@ def compare(own: TrainingFamily, read: DataSet, storage: Storage) -> Compared | 
         _hits(training_family(replace(config, training=training), own.allowed), read, storage, what)
         for config, what in ((own.config, "steps of a mixture"), (other, "steps of a dot product"))
     )
-    return Compared(
+    return MixtureComparison(
         num_steps=num_steps,
         all_steps=all_steps,
         num_numbers=as_many.numbers_of_item,

@@ -56,7 +56,8 @@ class TrainingFamily(ServedFamily):
         self.completed(read)
 
     def as_dot_product(self) -> RunConfig | None:
-        """The same run under a dot product that stores as many numbers of an item; None if it has no mixture."""
+        """Return a config that has a dot product in place of the mixture, with as many stored numbers of an item; None
+        if there is no mixture."""
         return None
 
     @abstractmethod

@@ -41,8 +41,8 @@ def test_every_item_has_as_many_numbers_whatever_the_similarity(kind: Kind) -> N
 
 
 def test_four_numbers_are_enough_for_any_number_of_items() -> None:
-    """On the trigonometric moment curve: 1 - cos is 0 at one angle and above 0 elsewhere, so the query of a pair is minus
-    the product of two of them, whose terms of degree 1 and 2 are four numbers. What training finds is less."""
+    """On the trigonometric moment curve: 1 - cos is 0 at one angle and above 0 elsewhere, so the query of a pair is
+    minus the product of two of them, whose terms of degree 1 and 2 are four numbers. Training finds less."""
     num_items = 30
     angles = 2 * torch.pi * torch.arange(num_items, dtype=torch.float64) / num_items
     items = torch.stack([angles.cos(), angles.sin(), (2 * angles).cos(), (2 * angles).sin()], dim=1)

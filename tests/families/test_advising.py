@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rails_ray.counting import shown
-from rails_ray.families.advising import MOST_STEPS, Compared, compare
+from rails_ray.families.advising import MOST_STEPS, MixtureComparison, compare
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.in_process import one_thread
@@ -113,7 +113,7 @@ def test_a_long_run_is_compared_after_few_steps(tmp_path: Path) -> None:
     ],
 )
 def test_the_sentence(p: float, p_dot_product: float, verdict: str) -> None:
-    assert Compared(40, 400, 196, 2000, 0.85, 0.8375, p, p_dot_product).sentence == (
+    assert MixtureComparison(40, 400, 196, 2000, 0.85, 0.8375, p, p_dot_product).sentence == (
         "mixture or dot product: after 40 of 400 steps each, HR@10 on 2,000 validation queries is 0.8500 and 0.8375 "
         f"with 196 numbers an item; {verdict}"
     )

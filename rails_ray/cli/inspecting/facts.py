@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from rails_ray.cli.inspecting import sampling
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.forms.history import SHORTEST_TESTED, SequenceData
 from rails_ray.data.queries import SPLITS, DenseRows, ItemLists, SparseRows
 from rails_ray.data.relevance import splits_of
 from rails_ray.data.sources import Sources
@@ -20,6 +19,7 @@ from rails_ray.storage.values import TEXT
 
 QUANTILES = {"10%": 0.1, "50%": 0.5, "90%": 0.9, "max": 1.0}
 UNIT_TOLERANCE = 1e-3  # a norm so near to 1 is 1: float16 rounds each number of a vector by at most 5e-4 of it
+SHORT_HISTORY = 3  # a user with fewer interactions is for training alone (`data.forms.history`)
 Facts = dict[str, Any]
 
 
@@ -46,9 +46,10 @@ def of(read: DataSet, num_sampled: int, sources: Sources, weight_column: str = "
     if isinstance(train.inputs, Texts) and isinstance(test.inputs, Texts):
         known = np.isin(keys_of(test.inputs.column), keys_of(train.inputs.column))
         found["queries"]["test_text_in_training_fraction"] = float(known.mean())
-    if isinstance(read, SequenceData):
+    histories = getattr(read, "histories", None)  # only the data of histories have them
+    if isinstance(histories, ItemLists):
         column = sources.table("interactions").renamed.get("user_id", "user_id")
-        found["histories"] = {"column": column, **of_histories(read.histories, len(read.item_ids)), **of_order(read)}
+        found["histories"] = {"column": column, **of_histories(histories, len(read.item_ids)), **of_order(read)}
     found["relevance"] = of_relevance(read)
     if train.weights is not None:
         found["weights"] = of_weights(train.weights, weight_column)
@@ -177,14 +178,14 @@ def of_histories(histories: ItemLists, num_items: int) -> Facts:
         "interactions": int(lengths.sum()),
         "lengths": {"mean": float(lengths.mean()), **quantiles(lengths)},
         "density": float(len(pairs) / (len(histories) * num_items)),
-        "num_short_users": int((lengths < SHORTEST_TESTED).sum()),
+        "num_short_users": int((lengths < SHORT_HISTORY).sum()),
         "num_single_users": int((lengths == 1).sum()),
         "num_repeats": int(lengths.sum()) - len(pairs),
     }
 
 
-def of_order(read: SequenceData) -> Facts:
-    """Describe what decides which items are held out.
+def of_order(read: Any) -> Facts:
+    """Describe what decides which items of histories are held out.
 
     sorted_by: the column that orders the interactions of a user; the order of the table decides ties.
     num_ties: interactions that tie with the one before.
