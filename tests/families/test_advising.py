@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rails_ray.counting import shown
-from rails_ray.families.advising import MOST_STEPS, MixtureComparison, compare
+from rails_ray.families.advising import FEW, MOST_STEPS, MixtureComparison, compare
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.in_process import one_thread
@@ -108,8 +108,8 @@ def test_a_long_run_is_compared_after_few_steps(tmp_path: Path) -> None:
     ("p", "p_dot_product", "verdict"),
     [
         (0.001, 1.0, "the mixture's gain is beyond noise (p = 0.001)"),
-        (0.999, 0.0123, "the dot product is ahead beyond noise (p = 0.012)"),
-        (0.3, 0.72, "the difference is within noise (p = 0.3)"),
+        (0.999, 0.0123, f"the dot product is ahead beyond noise (p = 0.012); {FEW}"),
+        (0.3, 0.72, f"the difference is within noise (p = 0.3); {FEW}"),
     ],
 )
 def test_the_sentence(p: float, p_dot_product: float, verdict: str) -> None:
