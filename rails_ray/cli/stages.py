@@ -127,9 +127,10 @@ class Train(OfRecipe):
         from rails_ray.storage.filesystem import Storage, timed_name
 
         name = self.run_name or timed_name(self.config.name)
-        is_new = not runs.is_finished(Storage(self.storage), name)
         run_config = self.chosen()
         self.check_can_begin()
+        store = Storage(self.storage)
+        is_new = not (runs.is_begun(store, name) and runs.is_finished(store, name))
         with rendering.bar(out, f"train {name}") as on_progress, cluster(self.workers + 2):
             run = on_ray.train(
                 run_config,
