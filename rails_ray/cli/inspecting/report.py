@@ -247,7 +247,7 @@ def _times(looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, dict[str, 
 
 
 def _compared(recipe: str, looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, Any]:
-    """What a mixture and a dot product of as many numbers find."""
+    """Compare the mixture of a recipe with a dot product of as many numbers."""
     own = _family(recipe)  # raises if there is no such recipe
     if own.as_dot_product() is None:
         raise ValueError(f"--compare must name a recipe with a mixture, got {recipe}")
