@@ -20,8 +20,10 @@ from rich.console import Console
 
 from jobs.benches.record import Record
 from rails_ray.cli import rendering
+from rails_ray.cli.inspecting import facts
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.encoding import encode_items
+from rails_ray.data.forms.history import SequenceData
 from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
@@ -110,9 +112,16 @@ def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progre
         steps=len(progress.losses),
         epochs=len(progress.losses) * config.training.batch_size / len(data.queries["train"]),
         training_seconds=progress.seconds,
+        order=order_of(data),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         **measures(model, data, data.queries["test"]),
     )
+
+
+def order_of(data: DataSet) -> dict[str, Any] | None:
+    """What decides which items are held out, and how many ties leave it to the order of the table; None if the data
+    are no histories."""
+    return facts.of_order(data) if isinstance(data, SequenceData) else None
 
 
 def measures(model: DualEncoder, data: DataSet, queries: Queries) -> dict[str, float]:

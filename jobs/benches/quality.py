@@ -36,6 +36,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from jobs.benches.ml1m import order_of
 from jobs.benches.quality_groups import groups, properties_of
 from jobs.benches.quality_measures import Quality, difference, over_seeds, quality_of, times_of
 from jobs.benches.quality_models import (
@@ -45,7 +46,6 @@ from jobs.benches.quality_models import (
     config_of,
     data_of,
     settings_of,
-    stored_numbers,
     to_row,
 )
 from jobs.benches.quality_rows import NAME, ends, ends_by_seed
@@ -136,7 +136,7 @@ def tune(arguments: Arguments) -> None:
             return float(known[0]["mrr"])
         config = config_of(cell, settings, read, epochs, BATCHES.get(cell.data, 32))
         started = time.monotonic()
-        model = _trained(config, read, arguments.device)
+        model = trained(config, read, arguments.device)
         seconds = time.monotonic() - started
         found = quality_of(model, model.item_features(read.item_inputs), read.queries["valid"])
         facts = {"epochs": epochs, "number": trial.number, "seconds": seconds}
@@ -159,7 +159,7 @@ def train_cell(arguments: Arguments) -> None:
     run = f"{cell.name}-{hashlib.sha256(to_json(config)).hexdigest()[:8]}"
     own: Any = config.family
     parts = {name: asdict(getattr(own, name)) for name in ("encoder", "components", "similarity", "negatives")}
-    facts = {**to_row(cell, settings), "epochs": epochs, "run": run, "numbers": stored_numbers(config)}
+    facts = {**to_row(cell, settings), "epochs": epochs, "run": run, "numbers": own.numbers_of_item}
     home = arguments.state / run
     home.mkdir(parents=True, exist_ok=True)
 
@@ -177,7 +177,7 @@ def train_cell(arguments: Arguments) -> None:
     found, gates = measured(model, config.training.num_steps)
     np.savez_compressed(home / RANKS, best_rank=found.best_rank.astype(np.int32), ndcg=found.ndcg.astype("f4"))
     (home / "weights.safetensors").write_bytes(weight_files.to_bytes(model))
-    facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    facts |= {"parameters": sum(one.numel() for one in model.parameters()), "order": order_of(read)}
     record.row(kind="cell", **facts, family=parts, seconds=seconds, **found.row, **gates)
     Console().print(cell.name, found.row)
 
@@ -190,7 +190,8 @@ def fitting(cell: Cell, settings: Settings) -> Settings:
     return replace(settings, width=max(trials, key=lambda row: row["mrr"])["settings"]["width"])
 
 
-def _trained(config: RunConfig, read: DataSet, device: str) -> DualEncoder:
+def trained(config: RunConfig, read: DataSet, device: str = "cpu") -> DualEncoder:
+    """A model after all steps of a config, without a validation on the way."""
     family = DualEncoderTraining.of(config)
     model = family.model()
     family.learn_tokens(model, read)

@@ -1,13 +1,11 @@
 """What `quality` measures of a trained model: what it finds, what its searches cost, and what is noise.
 
-A difference's p is the share of resamples of the queries whose mean difference is not above 0 (paired bootstrap,
-one-sided), at least 1 in RESAMPLES + 1.
+Differences have the paired bootstrap of `rails_ray.training.evaluation.bootstrap`.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -24,11 +22,11 @@ from rails_ray.modules.similarities.mol import MixtureOfLogits
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
+from rails_ray.training.evaluation import bootstrap
 from rails_ray.training.evaluation.metrics import ndcg_of_queries
 from rails_ray.training.evaluation.ranking import rank_all
 from rails_ray.training.evaluation.report import HIT_RATES
 
-RESAMPLES, BLOCK = 10_000, 100  # resamples, and how many are drawn at once
 K, LEAST_RECALL, NUM_SEARCHED, REPEATS = 100, 0.99, 320, 3  # of a search
 CANDIDATES = (100, 150, 200, 250, 300, 400, 700, 1000, 1250, 1500, 2000)
 WIDTHS = {  # what each method may take, cheapest first
@@ -109,20 +107,15 @@ def times_of(model: DualEncoder, read: DataSet) -> dict[str, Any]:
 def difference(own: Sequence[Path], other: Sequence[Path]) -> dict[str, float]:
     """The mean differences in NDCG@10 and HR@10 of two models by the ranks of each seed; each with its p, and relative
     to the other model with a 95% interval."""
-    values = np.stack([over_seeds(own), over_seeds(other)], axis=-1)
-    means = resampled_means(np.concatenate(list(values), axis=1))
     found = dict[str, float]()
-    for name, (ours, theirs), drawn in zip(
-        ("ndcg", "hr"), values.mean(axis=1), (means[:, :2], means[:, 2:]), strict=True
-    ):
-        with np.errstate(divide="ignore", invalid="ignore"):  # NaN, if the other model may find nothing
-            low, high = np.quantile(drawn[:, 0] / drawn[:, 1] - 1, [0.025, 0.975])
+    for name, ours, theirs in zip(("ndcg", "hr"), over_seeds(own), over_seeds(other), strict=True):
+        compared = bootstrap.difference(ours, theirs)
         found |= {
-            f"{name}@10": float(ours - theirs),
-            f"{name}_p": float(((drawn[:, 0] <= drawn[:, 1]).sum() + 1) / (RESAMPLES + 1)),
-            f"relative_{name}": float(ours / theirs - 1),
-            f"relative_{name}_low": float(low),
-            f"relative_{name}_high": float(high),
+            f"{name}@10": compared.mean,
+            f"{name}_p": compared.p,
+            f"relative_{name}": compared.relative,
+            f"relative_{name}_low": compared.relative_low,
+            f"relative_{name}_high": compared.relative_high,
         }
     return found
 
@@ -132,20 +125,3 @@ def over_seeds(places: Sequence[Path]) -> NDArray[np.float64]:
     ranks = [np.load(place) for place in places]
     found = [[rank["ndcg"], rank["best_rank"] <= 10] for rank in ranks]
     return np.mean(np.asarray(found, dtype=np.float64), axis=0)
-
-
-def resampled_means(values: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
-    """Means of queries drawn with replacement [RESAMPLES, N], of what N models have for each [Q, N]."""
-    blocks = np.split(_resamples(len(values), seed), RESAMPLES // BLOCK)
-    return np.concatenate([counts @ values for counts in blocks]) / len(values)
-
-
-@lru_cache(maxsize=1)  # all comparisons on a data set draw the same queries
-def _resamples(num_queries: int, seed: int) -> NDArray[np.uint8]:
-    """How often each resample holds each query [RESAMPLES, Q]."""
-    generator, starts = np.random.default_rng(seed), num_queries * np.arange(BLOCK)[:, None]
-    counts = np.empty((RESAMPLES, num_queries), np.uint8)
-    for block in np.split(counts, RESAMPLES // BLOCK):
-        places = generator.integers(num_queries, size=block.shape) + starts
-        block[:] = np.bincount(places.ravel(), minlength=block.size).reshape(block.shape)
-    return counts

@@ -132,15 +132,6 @@ def config_of(cell: Cell, settings: Settings, read: DataSet, epochs: float, batc
     return for_data(replace(config, seed=cell.seed, training=training), read)
 
 
-def stored_numbers(config: RunConfig) -> int:
-    """Numbers of an item that an index holds."""
-    own: Any = config.family
-    if own.similarity.kind == "dot_product":
-        return int(own.components.width)
-    num_pairs = own.similarity.num_query_components * own.similarity.num_item_components
-    return int((own.similarity.num_item_components + 1) * own.components.width + num_pairs)
-
-
 def mixture(cell: Cell, settings: Settings) -> MixtureOfLogitsConfig:
     """8 x 4 for histories (the paper's), 4 x 4 for texts and vectors. w has 32 hidden units where the paper's has 128,
     and keeps all logits, which together saves a third of a step on a CPU."""
@@ -189,9 +180,8 @@ def _parts(cell: Cell, settings: Settings) -> dict[str, Any]:
     if cell.encoder == "transformer" and cell.similarity == "mol":
         encoder = replace(encoder, pooling="aggregation")
     if cell.similarity == "wide":
-        numbers = (similarity.num_item_components + 1) * width
-        numbers += similarity.num_query_components * similarity.num_item_components
-        similarity, components = DotProductConfig(temperature=settings.temperature), replace(components, width=numbers)
+        as_many = DualEncoderConfig(similarity=similarity, components=components).numbers_of_item
+        similarity, components = DotProductConfig(temperature=settings.temperature), replace(components, width=as_many)
     return {"encoder": encoder, "similarity": similarity, "components": components, "negatives": negatives}
 
 

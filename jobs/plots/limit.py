@@ -4,6 +4,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import ScalarFormatter
 
 from jobs.benches.limit import KINDS, NAME
 from jobs.benches.record import recorded
@@ -16,13 +17,15 @@ def main() -> None:
     for number, kind in enumerate(KINDS):
         found = {row["num_numbers"]: row["largest"] for row in rows if row["kind"] == kind.name}  # the last of each
         places = sorted(found)
-        axes.plot(
-            places, [found[place] for place in places], marker="o^sDv"[number], color=f"C{number}", label=kind.name
-        )
-    axes.axhline(rows[-1]["most"], color="0.6", linewidth=1, linestyle=":")
+        if places:
+            counts = [found[place] for place in places]
+            axes.plot(places, counts, marker="o^sDv"[number], color=f"C{number}", label=kind.name)
+    axes.axhline(rows[-1]["most"], color="0.6", linewidth=1, linestyle=":", label="where the search ends")
     axes.set_xlabel("numbers of an item, and of a query")
-    axes.set_ylabel("items, of which any two can be the best")
-    axes.set_yscale("log")
+    axes.set_ylabel("items, any two of which can be the best")
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.set_xticks(sorted({row["num_numbers"] for row in rows}))
     axes.legend(fontsize=8)
     save(figure, NAME)
 

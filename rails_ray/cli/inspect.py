@@ -37,6 +37,8 @@ class InspectData(ExcludesSeen):
         pretrained: A model of sentence-transformers to measure on 200 test queries of texts and 2,000 items: its
             folder, or its name if it is in the local cache of Hugging Face.
         timing: Time a few steps and a few items, to tell what training and encoding will take.
+        compare: A recipe with a mixture, to train for a tenth of its steps, at most 200, beside a dot product of as
+            many numbers.
         json: Print JSON alone.
     """
 
@@ -51,6 +53,7 @@ class InspectData(ExcludesSeen):
     sample: int = NUM_SAMPLED
     pretrained: Annotated[str | None, tyro.conf.arg(name="encoder.pretrained")] = None
     timing: bool = True
+    compare: Annotated[str | None, tyro.conf.arg(metavar="RECIPE")] = None
     json: bool = False
 
     def run(self) -> dict[str, Any]:
@@ -101,6 +104,7 @@ class InspectData(ExcludesSeen):
                 has_timing=self.timing,
                 exclude_seen=self.excludes_seen,
                 pretrained=self.pretrained,
+                compared=self.compare,
                 on_progress=report,
             )
 
@@ -121,6 +125,8 @@ def show(report: Mapping[str, Any]) -> None:
         out.print(_baselines(report["baselines"]))
     if report["times"]:
         out.print(_times(report["times"]))
+    if report["compared"]:
+        say([report["compared"]["sentence"]])
     say(remarks(report))
     say([f"note: {sentence}" for sentence in report["notes"]])
     say([f"problem: {sentence}" for sentence in report["problems"]])
@@ -164,6 +170,10 @@ def _facts(facts: Mapping[str, Any], title: str) -> Table:
         table.add_row("histories", f"{own['interactions']:,} interactions of {own['users']:,} {who}s")
         table.add_row("their lengths", _quantiles(own["lengths"]))
         table.add_row("density", f"{own['density']:.2%} of all pairs of a {who} and an item")
+        ties = f"{own['num_ties']:,} ties, which decide {own['num_tied_tests']:,} of {queries['test']:,} test items"
+        table.add_row("their order", f"by {own['sorted_by']}, then by row: {ties}")
+        seen = f"{own['num_repeats']:,} interactions and {own['num_seen_tests']:,} test items have an item again"
+        table.add_row("repeats", f"{seen}; {own['num_duplicates']:,} duplicates")
     else:
         table.add_row("relevance", f"{relevance['pairs']:,} pairs of a query and an item")
         table.add_row("items of a query", _quantiles(relevance["items_per_query"]))
@@ -321,7 +331,24 @@ def _of_facts(facts: Mapping[str, Any]) -> list[str]:
         zeros = facts[what].get("vectors", {}).get("zero_fraction", 0)
         if zeros:
             found.append(f"{zeros:.2%} of the vectors of {what} are zero: items are found last, queries refused")
-    if "histories" in facts and facts["histories"]["num_short_users"]:
-        short, who = facts["histories"]["num_short_users"], _who(facts["histories"])
-        found.append(f"{short:,} {who}s have fewer than 3 interactions: they train, and test nothing")
+    if "histories" in facts:
+        found += _of_histories(facts["histories"])
+    return found
+
+
+def _of_histories(own: Mapping[str, Any]) -> list[str]:
+    """Sentences on short histories, ties and duplicates."""
+    found, who, column = [], _who(own), own["sorted_by"]
+    num_single, num_short = own["num_single_users"], own["num_short_users"]
+    if num_short > num_single:
+        found.append(f"{num_short - num_single:,} {who}s have 2 interactions: they train, and test nothing")
+    if num_single:
+        found.append(f"{num_single:,} {who}s have 1 interaction: they neither train nor test")
+    if own["num_ties"] and own["num_ties"] == own["interactions"] - own["users"]:
+        found.append(f"each {who} has a single {column}, so that the order of the rows is all that orders a history")
+    if own["num_duplicates"]:
+        found.append(
+            f"{own['num_duplicates']:,} interactions have {who}, item and {column} of an earlier one: leave them out, "
+            "or they count twice"
+        )
     return found

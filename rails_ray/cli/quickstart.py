@@ -13,7 +13,8 @@ from rails_ray.data.dataset import Texts
 from rails_ray.data.encoding import query_batches
 from rails_ray.families.config import RunConfig
 from rails_ray.families.data import read_data
-from rails_ray.families.recipes.emoji import emoji_dot, emoji_mol
+from rails_ray.families.recipes.emoji import emoji_mol
+from rails_ray.families.training_family import training_family
 from rails_ray.families.version import Version
 from rails_ray.on_ray import liveness
 from rails_ray.on_ray.cluster import cluster
@@ -39,7 +40,8 @@ NUM_COMPARED = 256  # held-out queries whose served answers are compared with of
 class Made:
     """The results of the stages before serving.
 
-    mol, dot: report and seconds of training of the published mixture, and of the dot product.
+    mol, dot: report and seconds of training of the published mixture, and of a dot product that stores as many numbers
+        of an item.
     """
 
     manifest: Manifest
@@ -91,8 +93,11 @@ def quickstart(storage: str, *, num_steps: int | None, port: int, keep: bool, co
 
 
 def _make(storage: str, num_steps: int | None, console: Console) -> Made:
-    mol = _train(emoji_mol(), storage, num_steps, console)
-    dot = _train(emoji_dot(), storage, num_steps, console)
+    mixture = emoji_mol()
+    as_many = training_family(mixture).as_dot_product()
+    assert as_many is not None
+    mol = _train(mixture, storage, num_steps, console)
+    dot = _train(replace(as_many, name="emoji-dot-of-as-many-numbers"), storage, num_steps, console)
     with rendering.spinner(console, "encode the items with Ray Data"):
         encoded = on_ray.encode(storage, mol.name, num_shards=2)
     with rendering.spinner(console, "calibrate its cut-offs on validation queries"):
@@ -109,7 +114,7 @@ def _make(storage: str, num_steps: int | None, console: Console) -> Made:
 
 
 def _print_measures(made: Made, recall: dict[str, float], console: Console) -> None:
-    title = f"{made.mol[0].num_queries} held-out queries, equal steps, negatives and seed"
+    title = f"{made.mol[0].num_queries} held-out queries; equal numbers of an item, steps, negatives and seed"
     console.print(rendering.reports([("Mixture of Logits", *made.mol), ("dot product", *made.dot)], title, ks=(1, 10)))
     console.print(
         f"cut-off: mass {made.mol[0].cutoff_mass:.6g} of a relevant item's score, the best by F1 in validation",

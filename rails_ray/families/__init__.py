@@ -12,9 +12,10 @@ What they share: `served_family` and `training_family` are the two contracts, `c
 then a map of each block), `vector_items` items stored as vectors or codes, `kept_texts` a frozen model that reads each
 text once, `shards` the items of a version, `calibrations` its calibrated cut-offs, which `calibrating` measures on
 `version_queries`, `default_searches` how it is searched by default, and `version` a version, opened. `running` begins
-and ends a run; `encoding` makes a version of it by tasks (`encoding_work`, `indexing`), on a cluster or `in_process`.
-`changing` adds and deletes items of a version (`read_items`, `json_items`, `added_items`, `given_items`), `refreshing`
-adds what is new of data that grow, `compacting` writes a version anew, and `next_version` publishes what they make.
+and ends a run, and `advising` compares its mixture with a dot product; `encoding` makes a version of it by tasks
+(`encoding_work`, `indexing`), on a cluster or `in_process`. `changing` adds and deletes items of a version
+(`read_items`, `json_items`, `added_items`, `given_items`), `refreshing` adds what is new of data that grow,
+`compacting` writes a version anew, and `next_version` publishes what they make.
 
 A folder has four modules: `config`, `model`, `serve` and `train`, whose FAMILY keeps one of the contracts. `registry`
 finds them beside the config that a run has, so nothing else matches on what a run trains. What serves imports no

@@ -42,6 +42,7 @@ def begin(run_config: RunConfig, storage: Storage, run: str | None = None, allow
     check_attributes(run_config, storage)
     run_config = config.checked(for_data(run_config, read, allowed))
     own = training_family(run_config, allowed)
+    own.check_can_be_found(read)
     pieces, leave = own.pieces(), own.begin(read)
     for remark in [*read.notes, *own.remarks(read)]:
         logging.getLogger(__name__).warning(remark)

@@ -55,6 +55,11 @@ class TrainingFamily(ServedFamily):
         """
         self.completed(read)
 
+    def as_dot_product(self) -> RunConfig | None:
+        """Return a config that has a dot product in place of the mixture, with as many stored numbers of an item; None
+        if there is no mixture."""
+        return None
+
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:
         """List what a run trains; a piece stands behind the pieces that it comes after."""
@@ -82,6 +87,21 @@ class TrainingFamily(ServedFamily):
             check_unweighted(read.queries["train"], self.config.name)
         if not weights.any():
             raise ValueError(f"column 'weight' of {self.data_name} must hold a weight above 0 to train on, got none")
+
+    def check_can_be_found(self, read: DataSet) -> None:
+        """Check that answers can hold what held-out queries ask for.
+
+        Raises:
+            ValueError: if it trains, and no answer may hold any item that split valid or test asks for.
+        """
+        for split in ("valid", "test") if self.trains else ():
+            queries = read.queries[split]
+            num_relevant = len(queries.relevant.rows)
+            if queries.excluded is not None and num_relevant and queries.num_seen_relevant == num_relevant:
+                raise ValueError(
+                    f"split {split} must ask for an item outside of its query's history, got {num_relevant:,} that are "
+                    "all inside, where no answer holds them: --no-exclude-seen allows them"
+                )
 
     def remarks(self, read: DataSet) -> list[str]:
         """Return remarks on these data, a sentence each."""

@@ -4,6 +4,7 @@
     encode(storage, run)        -> parts        Ray Data
     publish(storage, version)   -> a version    one atomic write
     evaluate(storage, ...)      -> a report     one task
+    compare(storage, run)       -> a sentence   one task: its mixture beside a dot product of as many numbers
     fill(storage, name, ...)    -> a matrix     Ray Data: a heavy ranker's scores, as a data set to train on
     calibrate(storage, ...)     -> a report     one task; stores the calibration beside the version
     serving                     -> HTTP         Ray Serve: a router, a deployment per shard
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rails_ray.optional import optional
 
 if TYPE_CHECKING:
+    from rails_ray.on_ray.advising import compare
     from rails_ray.on_ray.calibrating import calibrate
     from rails_ray.on_ray.encoding import encode
     from rails_ray.on_ray.evaluating import evaluate
@@ -27,10 +29,11 @@ if TYPE_CHECKING:
     from rails_ray.on_ray.submitting import submit
     from rails_ray.on_ray.training import train
 
-__all__ = ["calibrate", "encode", "evaluate", "fill", "pipeline", "publish", "submit", "train"]
+__all__ = ["calibrate", "compare", "encode", "evaluate", "fill", "pipeline", "publish", "submit", "train"]
 
 MODULES = {
     "calibrate": "calibrating",
+    "compare": "advising",
     "encode": "encoding",
     "evaluate": "evaluating",
     "fill": "relevance_matrix",

@@ -40,6 +40,32 @@ def test_every_item_has_as_many_numbers_whatever_the_similarity(kind: Kind) -> N
     assert model().shape == (3, 2)
 
 
+def test_four_numbers_are_enough_for_any_number_of_items() -> None:
+    """On the trigonometric moment curve: 1 - cos is 0 at one angle and above 0 elsewhere, so the query of a pair is
+    minus the product of two of them, whose terms of degree 1 and 2 are four numbers. Training finds less."""
+    num_items = 30
+    angles = 2 * torch.pi * torch.arange(num_items, dtype=torch.float64) / num_items
+    items = torch.stack([angles.cos(), angles.sin(), (2 * angles).cos(), (2 * angles).sin()], dim=1)
+    is_wanted = limit.pairs_of(num_items)
+    a, b = angles[is_wanted.nonzero()[:, 1].view(-1, 2)].T
+    queries = torch.stack([a.cos() + b.cos(), a.sin() + b.sin(), -(a + b).cos() / 2, -(a + b).sin() / 2], dim=1)
+    assert items.norm(dim=1).allclose(torch.tensor(2.0, dtype=torch.float64).sqrt())
+    assert limit.are_pairs_best(queries @ items.T, is_wanted)
+
+
+def test_a_cell_that_is_recorded_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = Arguments(widths=(4, 8))
+    every = [(4, "dot"), (4, "mol 2x2"), (8, "dot"), (8, "mol 2x2"), (8, "mol 2x2 gated"), (8, "mol 4x4")]
+    rows = [{"execution": "1", "kind": "environment"}]
+    monkeypatch.setattr(limit, "recorded", lambda name: rows)
+    assert [(place, kind.name) for place, kind in limit.left(arguments)] == every
+    rows += [{"kind": "dot", "num_numbers": 8, "largest": 9, "num_steps": 3000, "num_seeds": 2, "most": 200}]
+    rows += [{"kind": "dot", "num_numbers": 4, "largest": 9, "num_steps": 300, "num_seeds": 2, "most": 200}]
+    assert [(place, kind.name) for place, kind in limit.left(arguments)] == [
+        cell for cell in every if cell != (8, "dot")
+    ]
+
+
 def test_of_three_items_in_a_plane_any_two_can_be_best_and_of_four_not() -> None:
     """Two numbers are an angle: only neighbours on the circle are best together."""
     quick = Arguments(num_steps=300, num_seeds=1)

@@ -10,13 +10,14 @@ import pytest
 
 from jobs.benches import quality, quality_rows
 from jobs.benches.quality import fitting
-from jobs.benches.quality_measures import RESAMPLES, difference, resampled_means
-from jobs.benches.quality_models import Cell, Settings, config_of, stored_numbers, to_row
+from jobs.benches.quality_measures import difference
+from jobs.benches.quality_models import Cell, Settings, config_of, to_row
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.recipes import by_name
 from rails_ray.storage.filesystem import Storage
+from rails_ray.training.evaluation.bootstrap import RESAMPLES
 from support.data_folders import write_sequence_data
 
 MOL, DOT, WIDE = (Cell("ml-1m", "sasrec", similarity) for similarity in ("mol", "dot", "wide"))
@@ -40,14 +41,6 @@ def test_a_difference_is_that_of_the_means_and_its_p_the_share_of_resamples_that
     assert difference([same], [same])["hr_p"] == 1.0
     of_two_seeds = difference([better, same], [same, same])
     assert of_two_seeds["hr@10"] == pytest.approx(found["hr@10"] / 2)
-
-
-def test_means_are_those_of_queries_drawn_with_replacement() -> None:
-    values = np.random.default_rng(1).random((30, 2))
-    found = resampled_means(values, seed=3)
-    assert found.shape == (RESAMPLES, 2)
-    drawn = np.random.default_rng(3).integers(30, size=(100, 30))
-    np.testing.assert_allclose(found[:100], [values[rows].mean(axis=0) for rows in drawn])
 
 
 def test_what_the_trials_of_a_cell_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +82,8 @@ def long_mixture(folder: Path) -> RunConfig:
 
 def test_as_many_numbers(tmp_path: Path) -> None:
     read = read_data(long_mixture(tmp_path), Storage("."))
-    numbers = {cell: stored_numbers(config_of(cell, Settings(), read, 1.0, 32)) for cell in (MOL, DOT, WIDE)}
+    families = {cell: config_of(cell, Settings(), read, 1.0, 32).family for cell in (MOL, DOT, WIDE)}
+    numbers = {cell: own.numbers_of_item for cell, own in families.items() if isinstance(own, DualEncoderConfig)}
     assert numbers == {MOL: 5 * 64 + 32, DOT: 64, WIDE: 5 * 64 + 32}
 
 

@@ -49,7 +49,7 @@ def of(read: DataSet, num_sampled: int, sources: Sources, weight_column: str = "
     histories = getattr(read, "histories", None)  # only the data of histories have them
     if isinstance(histories, ItemLists):
         column = sources.table("interactions").renamed.get("user_id", "user_id")
-        found["histories"] = {"column": column, **of_histories(histories, len(read.item_ids))}
+        found["histories"] = {"column": column, **of_histories(histories, len(read.item_ids)), **of_order(read)}
     found["relevance"] = of_relevance(read)
     if train.weights is not None:
         found["weights"] = of_weights(train.weights, weight_column)
@@ -168,6 +168,8 @@ def of_histories(histories: ItemLists, num_items: int) -> Facts:
     """
     density: share of all pairs of a user and an item that are an interaction, once or several times.
     num_short_users: users that are too short to be tested.
+    num_single_users: those among them who have 1 interaction, and train nothing either.
+    num_repeats: interactions with an item that the user had before.
     """
     lengths = histories.lengths
     pairs = np.unique(np.repeat(np.arange(len(histories)), lengths) * num_items + histories.rows)
@@ -177,6 +179,28 @@ def of_histories(histories: ItemLists, num_items: int) -> Facts:
         "lengths": {"mean": float(lengths.mean()), **quantiles(lengths)},
         "density": float(len(pairs) / (len(histories) * num_items)),
         "num_short_users": int((lengths < SHORT_HISTORY).sum()),
+        "num_single_users": int((lengths == 1).sum()),
+        "num_repeats": int(lengths.sum()) - len(pairs),
+    }
+
+
+def of_order(read: Any) -> Facts:
+    """Describe what decides which items of histories are held out.
+
+    sorted_by: the column that orders the interactions of a user; the order of the table decides ties.
+    num_ties: interactions that tie with the one before.
+    num_tied_tests: users whose test item ties with their validation item.
+    num_duplicates: interactions that are an earlier one again: user, item, and position or timestamp.
+    num_seen_tests: test items that their user had before.
+    """
+    are_tied = read.are_tied
+    of_one_time = (~are_tied).cumsum() * len(read.item_ids) + read.histories.rows
+    return {
+        "sorted_by": read.sorted_by,
+        "num_ties": int(are_tied.sum()),
+        "num_tied_tests": read.num_tied_tests,
+        "num_duplicates": len(of_one_time) - len(np.unique(of_one_time)),
+        "num_seen_tests": read.queries["test"].num_seen_relevant,
     }
 
 

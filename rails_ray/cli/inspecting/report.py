@@ -1,6 +1,7 @@
 """All that a look at a data set says, as plain JSON values."""
 
 import shlex
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,12 +18,14 @@ from rails_ray.data.forms.numbers import check_compared, mapped_vectors
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.sources import NAMES, Sources
 from rails_ray.errors import NotFoundError
+from rails_ray.families.advising import compare
 from rails_ray.families.recipes import by_name, names
 from rails_ray.families.training_family import TrainingFamily, training_family
+from rails_ray.storage.filesystem import Storage
 
 FORMAT = 1  # of the report as JSON; docs/data.md has its keys
 NUM_TIMED = 2  # recipes of a reading whose training is timed: the first that fit, in the order of their list
-STEPS = ("tables", "data", "facts", "baselines", "timing")
+STEPS = ("tables", "data", "facts", "baselines", "timing", "comparison")
 OnProgress = Callable[[int, int, str], None]
 
 
@@ -33,6 +36,7 @@ def inspect(
     has_timing: bool,
     exclude_seen: bool | None = None,
     pretrained: str | None = None,
+    compared: str | None = None,
     on_progress: OnProgress = lambda done, total, note: None,
 ) -> dict[str, Any]:
     """Report on what a data set is, what is wrong with it, which recipes fit, what they take and what they must beat.
@@ -42,11 +46,13 @@ def inspect(
         has_timing: whether to time the recipes that fit.
         exclude_seen: whether answers exclude the items of a query's history; None: nobody chose, so they do.
         pretrained: folder of an encoder to measure on the test queries, if the data are texts.
+        compared: recipe of a mixture to compare with a dot product.
         on_progress: called with the steps done, all steps, and a note on the next.
 
     Raises:
         NotFoundError: if there is no table at all.
-        ValueError: if an encoder is given, and the data are no texts or its folder has no model.
+        ValueError: if an encoder is given, and the data are no texts or its folder has no model; or if the recipe to
+            compare does not fit, or has no mixture.
     """
 
     def step(number: int) -> None:
@@ -57,7 +63,7 @@ def inspect(
     if not surveyed:
         raise NotFoundError(f"{sources} must hold a table of {', '.join(NAMES)}, got {', '.join(ignored) or 'none'}")
     step(1)
-    looked = _looked(sources, surveyed)
+    looked = _looked(sources, surveyed, exclude_seen)
     if not looked.problems:
         sources.note_unused()
     step(2)
@@ -81,12 +87,14 @@ def inspect(
         "try_first": _try_first(sources, looked, described, verdicts),
     }
     step(3)
-    found = [one for own, data in looked.groups() for one in _baselines(own, data.choosing(exclude_seen), verdicts)]
+    found = [one for own, data in looked.groups() for one in _baselines(own, data, verdicts)]
     if pretrained is not None and not looked.problems:
         found += _of_encoder(pretrained, looked)
     report["baselines"] = [one.to_dict() for one in found]
     step(4)
     report["times"] = _times(looked, verdicts) if has_timing else None
+    step(5)
+    report["compared"] = None if compared is None else _compared(compared, looked, verdicts)
     on_progress(len(STEPS), len(STEPS), "done")
     return report
 
@@ -117,7 +125,7 @@ class Looked:
         return any("queries" in own.columns for own in there)
 
 
-def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
+def _looked(sources: Sources, surveyed: dict[str, Survey], exclude_seen: bool | None) -> Looked:
     """Read the data in each way that their columns allow, or else find out what is wrong."""
     own, wrong = readings(), list[str]()
     looked = Looked(own, {reading.name: reading.lacks(surveyed) for reading in own}, {}, wrong)
@@ -130,7 +138,8 @@ def _looked(sources: Sources, surveyed: dict[str, Survey]) -> Looked:
             looked.read[reading.name] = looked.read[shared]
             continue
         try:
-            looked.read[reading.name] = _items_alone(sources, reading) if lacks else reading.form.read(sources)
+            read = _items_alone(sources, reading) if lacks else reading.form.read(sources)
+            looked.read[reading.name] = read.choosing(exclude_seen)
         except ValueError as error:
             wrong += problems(sources, reading, surveyed, [str(error)])
     if all(looked.lacks.values()) and not looked.read and not wrong:
@@ -235,3 +244,17 @@ def _times(looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, dict[str, 
             name = one.config.name
             found[name] = timing.timed(one, read).to_dict() if timing.can_be_timed(one, read) else None
     return found
+
+
+def _compared(recipe: str, looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, Any]:
+    """Compare the mixture of a recipe with a dot product of as many numbers."""
+    own = _family(recipe)  # raises if there is no such recipe
+    if own.as_dot_product() is None:
+        raise ValueError(f"--compare must name a recipe with a mixture, got {recipe}")
+    if not verdicts[recipe].fits:
+        raise ValueError(f"--compare must name a recipe that fits the data, got {recipe}: {verdicts[recipe].why}")
+    [read] = [data for readings, data in looked.groups() if any(recipe in one.recipes for one in readings)]
+    with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
+        found = compare(training_family(own.completed(read)), read, Storage(folder))
+    assert found is not None
+    return {**found.to_dict(), "sentence": found.sentence}

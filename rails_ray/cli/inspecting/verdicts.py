@@ -53,6 +53,7 @@ def verdict(own: TrainingFamily, read: DataSet, num_sampled: int) -> Verdict:
     """
     try:
         own.check_weights(read)
+        own.check_can_be_found(read)
         own = training_family(own.completed(read))
     except ValueError as error:
         return Verdict(False, str(error))

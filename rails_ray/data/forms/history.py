@@ -8,9 +8,9 @@
     users          user_id (distinct); the table may be left out
 
 Further columns of items may be attributes; others are named in a note. Interactions of an unknown item or user are left
-out, and counted. The corpus is the items with an interaction, in the order of their table. A user's interactions with
-equal positions stay in the order of the table. Without positions, timestamps order them; where there are both,
-timestamps may not go backwards.
+out, and counted. The corpus is the items with an interaction, in the order of their table. Positions order a user's
+interactions; without them timestamps do. Ties, interactions of a user with equal positions or equal timestamps, stay in
+the order of the table. Where there are both columns, timestamps may not go backwards.
 
 Leave-one-out: "test" asks for a user's last item after all the others, "valid" for the item before it after all earlier
 ones, and training gets the rest. Users with fewer than 3 interactions are for training only.
@@ -21,7 +21,7 @@ that a run can stop early without a look at the test.
 
 import io
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -54,10 +54,29 @@ class SequenceData(DataSet):
     """
     user_ids: ids of all users with an interaction.
     histories: all that each of them interacted with, in time order.
+    sorted_by: the column that orders them, "position" or "timestamp".
+    sort_keys: its values, timestamps in microseconds, in the order of the histories' rows; None if they are not known.
     """
 
     user_ids: ItemIds
     histories: Visits
+    sorted_by: str = field(default="position", kw_only=True)
+    sort_keys: NDArray[np.int64] | None = field(default=None, kw_only=True)
+
+    @property
+    def are_tied(self) -> NDArray[np.bool_]:
+        """True for each interaction that ties with the one before it in its history [M]."""
+        tied = np.zeros(len(self.histories.rows), bool)
+        if self.sort_keys is not None:
+            tied[1:] = self.sort_keys[1:] == self.sort_keys[:-1]
+            tied[self.histories.starts[:-1][self.histories.lengths > 0]] = False
+        return tied
+
+    @property
+    def num_tied_tests(self) -> int:
+        """How many users have a test item that the order of the table decides."""
+        ends = self.histories.starts[1:][self.histories.lengths >= SHORTEST_TESTED] - 1
+        return int(self.are_tied[ends].sum())
 
 
 class HistoryForm:
@@ -83,10 +102,10 @@ class HistoryForm:
         is_active = np.bincount(user_of, minlength=len(known)) > 0
         item_of, user_of = (np.cumsum(is_corpus) - 1)[item_of], (np.cumsum(is_active) - 1)[user_of]
         times = times_of(sources, table, interactions)
-        position = interactions["position"].to_numpy() if times is None or "position" in table else times
-        order = np.lexsort((position, user_of))  # stable
+        sorted_by = "position" if times is None or "position" in table else "timestamp"
+        keys = interactions["position"].to_numpy() if times is None or sorted_by == "position" else times
+        order = np.lexsort((keys, user_of))  # stable
         starts = np.concatenate([[0], np.cumsum(np.bincount(user_of, minlength=int(is_active.sum())))])
-        _note_ties(sources, starts, position[order])
         if times is not None:
             times = times[order] // MICROSECONDS
             _check_times(starts, times, table.name)
@@ -95,15 +114,18 @@ class HistoryForm:
         weights = None if weights is None else weights[is_kept][order]
         histories = Visits(starts, item_of[order], times, _numbers_of(user_ids), weights=weights)
         corpus = items.table.filter(pa.array(is_corpus))
-        splits = {split: leave_one_out(histories, held_out, table.name) for split, held_out in HELD_OUT.items()}
-        return SequenceData(
+        read = SequenceData(
             ItemIds(corpus["item_id"]),
             np.arange(corpus.num_rows),
-            splits,
+            leave_each_out(histories, table.name),
             ItemIds(user_ids),
             histories,
             titles=Texts(corpus["title"]) if "title" in corpus.column_names else None,
+            sorted_by=sorted_by,
+            sort_keys=keys[order],
         )
+        _note_ties(sources, read)
+        return read
 
     def corpus(self, sources: Sources) -> Corpus:
         """The histories are stored beside the items, for queries that name a user."""
@@ -185,6 +207,11 @@ def id_type(ids: pa.ChunkedArray) -> str:
     return str(ids.type).removeprefix("large_")
 
 
+def leave_each_out(histories: Visits, file: str) -> dict[str, Queries]:
+    """The queries of each split. Arguments as of `leave_one_out`."""
+    return {split: leave_one_out(histories, held_out, file) for split, held_out in HELD_OUT.items()}
+
+
 def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
     """Queries for the last item of each history, less its last `num_held_out` items.
 
@@ -193,6 +220,9 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
 
     Args:
         file: where the interactions came from, for messages.
+
+    Raises:
+        ValueError: if no user has enough interactions.
     """
     lengths = histories.lengths - num_held_out
     if num_held_out == HELD_OUT["train"]:
@@ -204,7 +234,10 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
         users = np.flatnonzero(histories.lengths >= SHORTEST_TESTED)
     if not len(users):
         what = "2 interactions to train on" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
-        raise ValueError(f"{file} must hold a user with {what}, got none")
+        raise ValueError(
+            f"{file} must hold a user with {what}, got {histories.lengths.max(initial=0)} at most: of 3 or more, the "
+            "last 2 are for test and valid"
+        )
     ends = histories.starts[:-1][users] + lengths[users] - 1
     inputs = histories.between(users, histories.starts[:-1][users], ends)
     weights = None if histories.weights is None else histories.weights[ends]
@@ -249,14 +282,13 @@ def _interactions(sources: Sources) -> Rows:
     return sources.read("interactions", {**ids, "timestamp": TIME}, {"position": INTEGER, "weight": WEIGHT})
 
 
-def _note_ties(sources: Sources, starts: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+def _note_ties(sources: Sources, read: SequenceData) -> None:
     """Take down for how many users the order of the table decides which item the test asks for."""
-    ends = starts[1:][np.diff(starts) >= SHORTEST_TESTED] - 1
-    num_tied = int((positions[ends] == positions[ends - 1]).sum())
-    if num_tied:
+    if read.num_tied_tests:
+        mend = "a column 'position' can say" if read.sorted_by == "timestamp" else "positions that differ can say"
         sources.note(
-            f"interactions: the last two of {num_tied:,} of {len(ends):,} users are of one time, so that the order of "
-            "the rows decides which of them the test asks for: a column 'position' can say"
+            f"interactions: the last two of {read.num_tied_tests:,} of {len(read.queries['test']):,} users have the "
+            f"same {read.sorted_by}, so that the order of the rows decides which of them the test asks for: {mend}"
         )
 
 

@@ -202,6 +202,15 @@ class DualEncoderConfig:
             return self.items.quantizer
         return None
 
+    @property
+    def numbers_of_item(self) -> int:
+        """Numbers that an index holds of an item: its vector; of a mixture its components, their mean, and its part of
+        the gate."""
+        if self.similarity.kind == "dot_product":
+            return self.components.width
+        num_pairs = self.similarity.num_query_components * self.similarity.num_item_components
+        return (self.similarity.num_item_components + 1) * self.components.width + num_pairs
+
     def __post_init__(self) -> None:
         if self.encode_size < 0:
             raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")

@@ -33,7 +33,7 @@ from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.training_family import Sizes, TrainingFamily
 from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.quantizer_piece import EarlierEncoder, QuantizerPiece
-from rails_ray.families.vector_items.storing import PqItems
+from rails_ray.families.vector_items.storing import FullItems, PqItems
 from rails_ray.families.vector_items.trained_codes import ENCODER
 from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.frozen import FrozenTextConfig
@@ -42,7 +42,9 @@ from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihood
 from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.modules.model import Model
 from rails_ray.modules.schedule import PRECISIONS, TrainingConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.states import AnyItems
+from rails_ray.reranking.surrogate import SurrogateConfig
 from rails_ray.training import checkpoints
 from rails_ray.training.collectives.first import from_first
 from rails_ray.training.collectives.mean import mean_over_workers
@@ -135,6 +137,21 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         if components.items == "given":
             components = replace(components, width=width)
         return self.config.with_family(encoder=encoder, components=components)
+
+    def as_dot_product(self) -> RunConfig | None:
+        own = self.own
+        has_mixture = own.similarity.kind != "dot_product" and self.similarity().num_components != (1, 1)
+        if not has_mixture or own.components.items == "given" or own.trained_quantizer is not None:
+            return None
+        encoder = own.encoder
+        if isinstance(encoder, HistoryConfig):
+            encoder = replace(encoder, num_users=0)  # the user is a component of its own
+        return self.config.with_family(
+            encoder=encoder,
+            similarity=DotProductConfig(temperature=own.similarity.temperature),
+            items=FullItems(),
+            surrogate=SurrogateConfig(),
+        ).with_width(own.numbers_of_item)
 
     def pieces(self) -> Sequence[Piece]:
         quantizer = self.own.trained_quantizer

@@ -1,9 +1,13 @@
 """The facts of the look before training equal loops."""
 
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +15,13 @@ from hypothesis import strategies as st
 from rails_ray.cli.inspecting import baselines, facts, sampling
 from rails_ray.data.dataset import Texts
 from rails_ray.data.forms import FORMS
+from rails_ray.data.forms.history import SequenceData
 from rails_ray.data.queries import DenseRows, ItemLists, Queries
 from rails_ray.data.sources import Sources
 from rails_ray.modules.encoders.words import num_words, words
 from support.data_folders import write_sequence_data, write_text_data
 from support.inspected import SPLITS, data_of, lists_of_items
+from support.tried import tried
 
 # facts
 
@@ -83,6 +89,33 @@ def test_facts_of_histories_equal_loops(histories: list[list[int]]) -> None:
     assert found["interactions"] == sum(map(len, histories))
     assert found["density"] == pytest.approx(sum(len(set(own)) for own in histories) / (5 * len(histories)))
     assert found["num_short_users"] == sum(len(own) < 3 for own in histories)
+    assert found["num_single_users"] == sum(len(own) == 1 for own in histories)
+    assert found["num_repeats"] == sum(item in own[:place] for own in histories for place, item in enumerate(own))
+
+
+@tried(30)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), max_size=20))
+def test_facts_of_order_equal_loops(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, int, int]]
+) -> None:
+    """Users 0 to 3, items 0 to 3, times 0 to 2; user 3 has at least four interactions."""
+    drawn = [*drawn, *((3, item, 1) for item in (0, 1, 2, 3))]
+    folder = tmp_path_factory.mktemp("order")
+    columns = dict(zip(("user_id", "item_id", "timestamp"), map(list, zip(*drawn, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), folder / "interactions.parquet")
+    pq.write_table(pa.table({"item_id": [0, 1, 2, 3]}), folder / "items.parquet")
+    read = FORMS["history"].read(Sources(str(folder)))
+    assert isinstance(read, SequenceData)
+    found, in_order = facts.of_order(read), sorted(drawn, key=itemgetter(2))
+    histories = {user: [(item, time) for own, item, time in in_order if own == user] for user, _, _ in drawn}
+    tested = [own for own in histories.values() if len(own) >= 3]
+    assert found == {
+        "sorted_by": "timestamp",
+        "num_ties": sum(one[1] == other[1] for own in histories.values() for one, other in pairwise(own)),
+        "num_tied_tests": sum(own[-1][1] == own[-2][1] for own in tested),
+        "num_duplicates": len(drawn) - len(set(drawn)),
+        "num_seen_tests": sum(own[-1][0] in [item for item, _ in own[:-1]] for own in tested),
+    }
 
 
 @given(lists_of_items, lists_of_items, st.lists(st.integers(0, 7), max_size=3, unique=True))

@@ -12,9 +12,12 @@ import pytest
 
 from rails_ray.cli.inspect import remarks
 from rails_ray.cli.main import main
+from rails_ray.families import advising
+from rails_ray.families.running import begin
 from rails_ray.storage.filesystem import Storage
 from support.data_folders import real_data, write_number_data, write_sequence_data, write_text_data, write_vector_data
 from support.inspected import SPLITS, change, into_two_files, looked, setting, strangers
+from support.sessions import NUM_SESSIONS, sessions_config, write_sessions
 
 # the command
 
@@ -36,6 +39,25 @@ def test_the_command_times_recipes_that_fit(tmp_path: Path, capsys: pytest.Captu
     assert "what it takes" in text
     assert "3,780 of " in text
     assert "times are of one worker with one thread" in text
+
+
+def test_a_mixture_is_compared_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advising, "MOST_STEPS", 3)
+    folder = write_sequence_data(tmp_path / "data")
+    arguments = ["inspect", str(folder), "--no-timing", "--compare"]
+    assert main([*arguments, "ml1m-sasrec-mol", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["compared"]
+    assert found["sentence"].startswith("mixture or dot product: after 3 of 3,780 steps each, HR@10 on 30 validation")
+    assert found["num_queries"] == 30
+    for recipe, got in (
+        ("ml1m-sasrec", "a recipe with a mixture, got ml1m-sasrec"),
+        ("text-mol", "a recipe that fits the data, got text-mol: the data lack"),
+        ("nope", "recipe must be one of"),
+    ):
+        assert main([*arguments, recipe]) == 2
+        assert got in capsys.readouterr().err
 
 
 def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,13 +166,55 @@ def test_users_that_test_nothing_and_items_that_answer_nothing_are_remarked(tmp_
     users = pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist()
     is_kept = [user != "user-0" or number < 2 for number, user in enumerate(users)]
     change(folder, "interactions", lambda found: found.filter(pa.array(is_kept)))
-    assert "1 users have fewer than 3 interactions: they train, and test nothing" in remarks(looked(folder))
+    assert "1 users have 2 interactions: they train, and test nothing" in remarks(looked(folder))
+    is_kept = [user != "user-0" or number < 1 for number, user in enumerate(users)]
+    folder = write_sequence_data(tmp_path / "data")
+    change(folder, "interactions", lambda found: found.filter(pa.array(is_kept)))
+    assert "1 users have 1 interaction: they neither train nor test" in remarks(looked(folder))
     texts = write_text_data(tmp_path / "texts")
     change(texts, "relevance", lambda found: found.filter(pa.compute.not_equal(found["item_id"], "item-7")))
     change(texts, "queries", lambda found: found.set_column(1, "text", pa.array(["same"] * len(found))))
     found = remarks(looked(texts))
     assert "1 of 60 items answer no query of any split" in found
     assert "100.0% of the test queries have the text of a training query" in found
+
+
+def test_ties_everywhere_and_duplicates_are_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sequence_data(tmp_path / "data")
+    day = pa.array([1_700_000_000_000] * pq.read_metadata(folder / "interactions.parquet").num_rows)  # milliseconds
+    change(folder, "interactions", lambda found: found.drop_columns(["position"]).append_column("timestamp", day))
+    assert main(["inspect", str(folder), "--no-timing"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "note: interactions: column 'timestamp' is read as milliseconds, by its size" in text
+    assert "the last two of 30 of 30 users have the same timestamp, so that the order of the rows decides" in text
+    assert "each user has a single timestamp, so that the order of the rows is all that orders a history" in text
+    assert "ties, which decide 30 of 30 test items" in text
+    num_repeats = looked(folder)["facts"]["history"]["histories"]["num_repeats"]
+    assert num_repeats
+    assert f"{num_repeats} interactions have user, item and timestamp of an earlier one: leave them out, or" in text
+
+
+@pytest.mark.parametrize(("split", "place"), [("valid", 5), ("test", 6)])
+def test_held_out_items_that_are_all_in_their_histories(
+    split: str, place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_sessions(tmp_path / "data", num_repeated=0)
+    items = np.array(pq.read_table(folder / "interactions.parquet")["item_id"]).reshape(NUM_SESSIONS, -1)
+    items[:, place] = items[:, place - 1]
+    change(folder, "interactions", lambda found: found.set_column(1, "item_id", pa.array(items.ravel())))
+    sentence = (
+        f"split {split} must ask for an item outside of its query's history, got 50 that are all inside, where no "
+        "answer holds them: --no-exclude-seen allows them"
+    )
+    found = looked(folder)
+    assert found["recipes"]["ml1m-sasrec"] == {"fits": False, "why": sentence}
+    assert found["facts"]["history"]["histories"]["num_seen_tests"] == (NUM_SESSIONS if split == "test" else 0)
+    assert main(["inspect", str(folder), "--no-timing", "--json", "--no-exclude-seen"]) == 0
+    assert json.loads(capsys.readouterr().out)["recipes"]["ml1m-sasrec"]["fits"]
+    storage = Storage(str(tmp_path / "storage"))
+    with pytest.raises(ValueError, match=f"split {split} must ask for an item outside of its query's history, got 50"):
+        begin(sessions_config(folder), storage)
+    assert begin(sessions_config(folder, exclude_seen=False), storage).pieces
 
 
 def test_sessions_and_columns_without_a_use_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +228,7 @@ def test_sessions_and_columns_without_a_use_are_named(tmp_path: Path, capsys: py
     text = capsys.readouterr().out
     assert f"{sum(is_kept)} interactions of 30 sessions" in text
     assert "of all pairs of a session and an item" in text
-    assert "1 sessions have fewer than 3 interactions: they train, and test nothing" in text
+    assert "1 sessions have 2 interactions: they train, and test nothing" in text
     assert "note: interactions: column 'session_id' is read as user_id, so that a user is a session\n" in text
     sentence = "note: items: price (float) is not stored: --data.attributes price stores it\n"
     assert text.count(sentence) == 1

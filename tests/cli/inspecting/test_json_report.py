@@ -12,6 +12,7 @@ import pytest
 from rails_ray.cli.inspecting import timing
 from rails_ray.cli.inspecting.report import inspect
 from rails_ray.data.sources import Sources
+from rails_ray.families import advising
 from rails_ray.families.recipes import names
 from support.data_folders import write_text_data, write_vector_data
 from support.inspected import change, setting, write
@@ -79,8 +80,15 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "can_be_timed", lambda own, read: own.config.name != "text-dot")
         timed = inspect(Sources(str(folder / "text")), num_sampled=100, has_timing=True)
-    others = ("history", "features", "vectors", "alone", "refused")
-    found = [timed, *(inspect(Sources(str(folder / name)), num_sampled=100, has_timing=False) for name in others)]
+        patch.setattr(advising, "MOST_STEPS", 2)
+        histories = Sources(str(folder / "history"))
+        compared = inspect(histories, num_sampled=100, has_timing=False, compared="ml1m-sasrec-mol")
+    others = ("features", "vectors", "alone", "refused")
+    found = [
+        timed,
+        compared,
+        *(inspect(Sources(str(folder / name)), num_sampled=100, has_timing=False) for name in others),
+    ]
     return [json.loads(json.dumps(report)) for report in found]
 
 

@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +184,12 @@ GOOD = {
         (
             "interactions",
             {"user_id": ["a", "a", "a", "b"], "item_id": [10, 11, 12, 10], "position": [0, 0, 0, 0]},
-            r"/interactions\.parquet must hold a user with 2 interactions to train on, got none",
+            r"/interactions\.parquet must hold a user with 2 interactions to train on, got 3 at most: of 3",
         ),
         (
             "interactions",
             {"user_id": ["a", "a", "b", "b"], "item_id": [10, 11, 12, 10], "position": [0, 0, 0, 0]},
-            r"/interactions\.parquet must hold a user with at least 3 interactions, got none",
+            r"/interactions\.parquet must hold a user with at least 3 interactions, got 2 at most: of 3 or more, the ",
         ),
         (
             "interactions",
@@ -347,4 +348,31 @@ def test_ties_that_the_order_of_rows_decides_are_counted(tmp_path: Path) -> None
     sources = Sources(str(storage))
     HistoryForm().read(sources)
     [note] = sources.notes
-    assert note.startswith("interactions: the last two of 1 of 2 users are of one time")
+    assert note == (
+        "interactions: the last two of 1 of 2 users have the same timestamp, so that the order of the rows decides "
+        "which of them the test asks for: a column 'position' can say"
+    )
+    interactions["position"] = interactions.pop("timestamp")
+    write(storage, interactions=interactions)
+    sources = Sources(str(storage))
+    HistoryForm().read(sources)
+    [note] = sources.notes
+    assert "1 of 2 users have the same position, so" in note
+    assert note.endswith(": positions that differ can say")
+
+
+@tried(40)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=20))
+def test_ties_equal_the_loops(tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, int]]) -> None:
+    """Users 0 to 4 with times 0 to 2; user 4 has at least four interactions."""
+    drawn = [*drawn, *[(4, 1)] * 4]
+    storage = Storage(str(tmp_path_factory.mktemp("ties")))
+    users, times = map(list, zip(*drawn, strict=True))
+    columns = {"user_id": users, "item_id": [10] * len(users), "timestamp": times}
+    write(storage, interactions=columns, items={"item_id": [10]})
+    read = HistoryForm().read(Sources(str(storage)))
+    times_of = {user: sorted(time for own, time in drawn if own == user) for user in dict.fromkeys(users)}
+    expected = [[False, *(after == before for before, after in pairwise(own))] for own in times_of.values()]
+    assert read.are_tied.tolist() == [tied for own in expected for tied in own]
+    assert read.num_tied_tests == sum(own[-1] for own in expected if len(own) >= 3)
+    assert read.sorted_by == "timestamp"
