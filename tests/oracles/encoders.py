@@ -37,6 +37,14 @@ def layer_norm(weight: Vector, bias: Vector, x: Vector) -> list[float]:
     return [w * (value - mean) / math.sqrt(variance + 1e-5) + b for w, b, value in zip(weight, bias, x, strict=True)]
 
 
+def gated(out: list[float], of: Mapping[str, Any], gate: str, by: list[float]) -> list[float]:
+    """LiGR: each number times the sigmoid of a linear map of `by`; as it is in a block without gates."""
+    if f"{gate}.weight" not in of:
+        return out
+    logits = linear(of[f"{gate}.weight"], of[f"{gate}.bias"], by)
+    return [x / (1 + math.exp(-z)) for x, z in zip(out, logits, strict=True)]
+
+
 def transformer_block(
     hidden: Matrix, of: Mapping[str, Any], block: str, num_heads: int, is_causal: bool, act: Callable[[float], float]
 ) -> list[list[float]]:
@@ -56,8 +64,15 @@ def transformer_block(
             shares = softmax([dot(query, key) / math.sqrt(size) for key in keys])
             attended += [dot(shares, column) for column in zip(*values, strict=True)]
         out = linear(of[f"{block}attention_out.weight"], of[f"{block}attention_out.bias"], attended)
-        own = add(hidden[t], out)
+        own = add(hidden[t], gated(out, of, f"{block}attention_gate", hidden[t]))
         norm = layer_norm(of[f"{block}network_norm.weight"], of[f"{block}network_norm.bias"], own)
+        if f"{block}network.into.weight" in of:
+            halves = [dot(line, norm) for line in of[f"{block}network.into.weight"]]
+            half = len(halves) // 2
+            inner = [silu(a) * b for a, b in zip(halves[:half], halves[half:], strict=True)]
+            out = [dot(line, inner) for line in of[f"{block}network.out.weight"]]
+            made.append(add(own, gated(out, of, f"{block}network_gate", own)))
+            continue
         inner = [act(x) for x in linear(of[f"{block}network.0.weight"], of[f"{block}network.0.bias"], norm)]
         made.append(add(own, linear(of[f"{block}network.2.weight"], of[f"{block}network.2.bias"], inner)))
     return made

@@ -19,14 +19,27 @@ from torch import Tensor, nn
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.modules.encoders.histories import Histories, HistoryConfig, HistoryEncoder
-from rails_ray.modules.encoders.transformer import Block
+from rails_ray.modules.encoders.transformer import Block, LigrBlock
+
+LAYERS = ("transformer", "ligr")
+LIGR_HIDDEN = 4  # times the width, as eSASRec has it on MovieLens-1M and Beauty
 
 
 @dataclass(frozen=True, kw_only=True)
 class SasrecConfig(HistoryConfig):
-    """Sizes of the transformer; see `HistoryConfig`."""
+    """Sizes of the transformer; see `HistoryConfig`.
+
+    Args:
+        layers: `transformer` for the blocks above, `ligr` for gated ones with a SwiGLU four times as wide (eSASRec).
+    """
 
     kind: Literal["sasrec"] = "sasrec"
+    layers: Literal["transformer", "ligr"] = "transformer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layers not in LAYERS:
+            raise ValueError(f"layers must be one of {', '.join(LAYERS)}, got {self.layers!r}")
 
     def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "Sasrec":
         return Sasrec(self, width)
@@ -37,10 +50,7 @@ class Sasrec(HistoryEncoder):
 
     def __init__(self, config: SasrecConfig, own_width: int = 0) -> None:
         super().__init__(config, own_width)
-        self.blocks = nn.ModuleList(
-            Block(config.width, config.num_heads, config.width, nn.ReLU(), config.dropout)
-            for _ in range(config.num_blocks)
-        )
+        self.blocks = nn.ModuleList(_block(config) for _ in range(config.num_blocks))
         self.norm = nn.LayerNorm(config.width)
 
     def hidden(self, inputs: Float[Tensor, "B T D"], features: Histories) -> Float[Tensor, "B T D"]:
@@ -48,3 +58,9 @@ class Sasrec(HistoryEncoder):
             inputs = block(inputs)
         found: Tensor = self.norm(inputs)
         return found
+
+
+def _block(config: SasrecConfig) -> Block:
+    if config.layers == "ligr":
+        return LigrBlock(config.width, config.num_heads, LIGR_HIDDEN * config.width, config.dropout)
+    return Block(config.width, config.num_heads, config.width, nn.ReLU(), config.dropout)

@@ -1,3 +1,5 @@
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -7,14 +9,21 @@ from rails_ray.modules.encoders.histories import Histories
 from rails_ray.modules.encoders.sasrec import Sasrec, SasrecConfig
 
 LENGTH = 5
+Layers = Literal["transformer", "ligr"]
 
 
-def encoder(num_blocks: int = 2, num_heads: int = 2, dropout: float = 0.0) -> Sasrec:
+def encoder(num_blocks: int = 2, num_heads: int = 2, dropout: float = 0.0, layers: Layers = "transformer") -> Sasrec:
     """In float64, so that equations are compared and not rounding; weights large enough for every part to matter."""
     torch.manual_seed(0)
     made = Sasrec(
         SasrecConfig(
-            width=4, num_blocks=num_blocks, num_heads=num_heads, max_length=LENGTH, dropout=dropout, num_items=7
+            width=4,
+            num_blocks=num_blocks,
+            num_heads=num_heads,
+            max_length=LENGTH,
+            dropout=dropout,
+            num_items=7,
+            layers=layers,
         )
     )
     for parameter in made.parameters():
@@ -29,8 +38,9 @@ def everywhere(rows: list[list[int]]) -> Histories:
 
 @pytest.mark.parametrize("rows", [[[3]], [[1, 2, 2], [0, 6, 5]], [[6, 5, 4, 3, 2]]], ids=["one", "some", "longest"])
 @pytest.mark.parametrize(("num_blocks", "num_heads"), [(1, 1), (1, 2), (2, 1), (2, 4)])
-def test_it_equals_the_loops(rows: list[list[int]], num_blocks: int, num_heads: int) -> None:
-    made = encoder(num_blocks, num_heads)
+@pytest.mark.parametrize("layers", ["transformer", "ligr"])
+def test_it_equals_the_loops(rows: list[list[int]], num_blocks: int, num_heads: int, layers: Layers) -> None:
+    made = encoder(num_blocks, num_heads, layers=layers)
     weights = {name: tensor.tolist() for name, tensor in made.state_dict().items()}
     expected = [line for history in rows for line in oracles.encoders.sasrec(history, weights, num_blocks, num_heads)]
     found = made.queries(everywhere(rows))
@@ -112,6 +122,7 @@ def test_dropout_is_for_training_only() -> None:
         ({"num_items": -1}, "num_items must be at least 0, got -1"),
         ({"width": 6, "num_heads": 4}, "width must be a multiple of the 4 heads, got 6"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"layers": "post_norm"}, "layers must be one of transformer, ligr, got .post_norm."),
     ],
 )
 def test_config_out_of_range(change: dict[str, object], message: str) -> None:
