@@ -257,6 +257,7 @@ def test_negatives_choose_what_queries_are_compared_with(negatives: Negatives, c
     ("made", "name", "message"),
     [
         (TEXTS.training, "precision", "precision must be one of float32, bfloat16, auto, got 'other'"),
+        (TEXTS.training, "schedule", "schedule must be one of linear, constant, got 'other'"),
         (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
         (SOLAR.family.similarity, "values", "values must be probability or logit, got 'other'"),
         (SOLAR.family.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),
