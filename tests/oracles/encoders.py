@@ -78,13 +78,23 @@ def transformer_block(
     return made
 
 
-def sasrec(history: Sequence[int], of: Mapping[str, Any], num_blocks: int, num_heads: int) -> list[list[float]]:
-    """The representation after each item of a history; Kang and McAuley. `of`: weights by their names in the module."""
+def embedded(history: Sequence[int], of: Mapping[str, Any], newest: bool) -> list[list[float]]:
+    """Each item of a history and its position, counted from 0 at the oldest item or at the newest."""
     width = len(of["norm.weight"])
-    hidden = [
-        add([math.sqrt(width) * value for value in of["embeddings.weight"][row]], of["positions.weight"][t])
+    return [
+        add(
+            [math.sqrt(width) * value for value in of["embeddings.weight"][row]],
+            of["positions.weight"][len(history) - 1 - t if newest else t],
+        )
         for t, row in enumerate(history)
     ]
+
+
+def sasrec(
+    history: Sequence[int], of: Mapping[str, Any], num_blocks: int, num_heads: int, newest: bool = False
+) -> list[list[float]]:
+    """The representation after each item of a history; Kang and McAuley. `of`: weights by their names in the module."""
+    hidden = embedded(history, of, newest)
     for number in range(num_blocks):
         hidden = transformer_block(hidden, of, f"blocks.{number}.", num_heads, True, lambda x: max(x, 0.0))
     return [layer_norm(of["norm.weight"], of["norm.bias"], h) for h in hidden]
@@ -96,14 +106,12 @@ def hstu(
     num_heads: int,
     longest: int,
     times: Sequence[int] | None = None,
+    newest: bool = False,
 ) -> list[list[float]]:
     """The same by pointwise attention; Zhai et al., Equations 2 and 3. times: of each item, or `UNKNOWN_TIME`."""
     width = len(of["norm.weight"])
     size = width // num_heads
-    hidden = [
-        add([math.sqrt(width) * value for value in of["embeddings.weight"][row]], of["positions.weight"][t])
-        for t, row in enumerate(history)
-    ]
+    hidden = embedded(history, of, newest)
     for number in range(sum(name.endswith(".position_bias") for name in of)):
         block = f"blocks.{number}."
         norms = [layer_norm(of[f"{block}norm.weight"], of[f"{block}norm.bias"], h) for h in hidden]
