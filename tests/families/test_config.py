@@ -74,6 +74,19 @@ def test_a_run_from_before_words_had_a_name_cuts_them_as_then(name: str) -> None
     assert config.from_json(config.to_json(former)) == former
 
 
+def test_a_run_from_before_layers_positions_and_schedules_had_names_reads_as_then() -> None:
+    stored = json.loads(config.to_json(recipes.by_name("ml1m-sasrec")))
+    encoder, training = stored["family"]["encoder"], stored["training"]
+    then = [
+        encoder.pop("layers"),
+        encoder.pop("swiglu_factor"),
+        encoder.pop("positions_from"),
+        training.pop("schedule"),
+    ]
+    assert then == ["transformer", 4, "oldest", "linear"]
+    assert config.from_json(json.dumps(stored).encode()) == recipes.by_name("ml1m-sasrec")
+
+
 @pytest.mark.parametrize(("name", "field"), [("vector-cosine", "encoder"), ("text-rbe", "features")])
 def test_a_run_from_before_prompts_reads_texts_without(name: str, field: str) -> None:
     made = recipes.by_name(name).with_family(**{field: SentenceTransformerConfig(pretrained="models/e5")})
@@ -258,6 +271,8 @@ def test_negatives_choose_what_queries_are_compared_with(negatives: Negatives, c
     [
         (TEXTS.training, "precision", "precision must be one of float32, bfloat16, auto, got 'other'"),
         (TEXTS.training, "schedule", "schedule must be one of linear, constant, got 'other'"),
+        (SasrecConfig(), "layers", "layers must be one of transformer, ligr, got 'other'"),
+        (SasrecConfig(), "positions_from", "positions_from must be one of oldest, newest, got 'other'"),
         (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
         (SOLAR.family.similarity, "values", "values must be probability or logit, got 'other'"),
         (SOLAR.family.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),

@@ -22,7 +22,6 @@ from rails_ray.modules.encoders.histories import Histories, HistoryConfig, Histo
 from rails_ray.modules.encoders.transformer import Block, LigrBlock
 
 LAYERS = ("transformer", "ligr")
-LIGR_HIDDEN = 4  # times the width, as eSASRec has it on MovieLens-1M and Beauty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +29,20 @@ class SasrecConfig(HistoryConfig):
     """Sizes of the transformer; see `HistoryConfig`.
 
     Args:
-        layers: `transformer` for the blocks above, `ligr` for gated ones with a SwiGLU four times as wide (eSASRec).
+        layers: `transformer` for the blocks above, `ligr` for gated ones with a SwiGLU (eSASRec).
+        swiglu_factor: width of the SwiGLU's hidden layer, in multiples of `width`.
     """
 
     kind: Literal["sasrec"] = "sasrec"
     layers: Literal["transformer", "ligr"] = "transformer"
+    swiglu_factor: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.layers not in LAYERS:
             raise ValueError(f"layers must be one of {', '.join(LAYERS)}, got {self.layers!r}")
+        if self.swiglu_factor < 1:
+            raise ValueError(f"swiglu_factor must be at least 1, got {self.swiglu_factor}")
 
     def make(self, num_components: tuple[int, int], width: int, allowed: AllowedCode) -> "Sasrec":
         return Sasrec(self, width)
@@ -62,5 +65,5 @@ class Sasrec(HistoryEncoder):
 
 def _block(config: SasrecConfig) -> Block:
     if config.layers == "ligr":
-        return LigrBlock(config.width, config.num_heads, LIGR_HIDDEN * config.width, config.dropout)
+        return LigrBlock(config.width, config.num_heads, config.swiglu_factor * config.width, config.dropout)
     return Block(config.width, config.num_heads, config.width, nn.ReLU(), config.dropout)

@@ -1,9 +1,12 @@
 """What encoders of histories share: groups of similar lengths, and users."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+import oracles.encoders
 from rails_ray.data.queries import Visits
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders import histories
@@ -16,7 +19,7 @@ from support.examples import small_config, small_history_config, window_sampler
 USERS = 11
 
 
-def encoder(**sizes: float) -> Sasrec:
+def encoder(**sizes: Any) -> Sasrec:
     torch.manual_seed(0)
     config = SasrecConfig(width=4, max_length=6, num_items=9, dropout=0.0, **sizes)
     return Sasrec(config, own_width=3).double().eval()
@@ -43,8 +46,9 @@ def test_groups_are_the_batch_in_parts(size: int) -> None:
     assert sorted(seen) == list(range(len(asked)))
 
 
-def test_groups_give_what_the_batch_at_once_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = encoder(num_users=USERS)
+@pytest.mark.parametrize("positions_from", ["oldest", "newest"])
+def test_groups_give_what_the_batch_at_once_gives(positions_from: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = encoder(num_users=USERS, positions_from=positions_from)
     features = window_sampler(max_length=6).batch(1).queries
     at_once = made._asked(features)
     monkeypatch.setattr(histories, "GROUP", 2)
@@ -52,6 +56,17 @@ def test_groups_give_what_the_batch_at_once_gives(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(made, "_asked", lambda own, ask=made._asked: calls.append(len(own)) or ask(own))
     assert torch.allclose(made.queries(features), at_once, atol=1e-12)
     assert calls == [2, 2, 2]
+
+
+def test_positions_count_from_the_newest_item_of_each_history_whatever_the_padding() -> None:
+    made = encoder(positions_from="newest")
+    weights = {name: tensor.tolist() for name, tensor in made.state_dict().items()}
+    short, long = [7, 2], [1, 8, 3, 3, 0]
+    rows = torch.tensor([[*short, 5, 5, 5, 5], [*long, 4]])
+    found = made.queries(Histories(rows, torch.tensor([0, 1, *range(6, 11)])))
+    expected = [line for history in (short, long) for line in oracles.encoders.sasrec(history, weights, 2, 1, True)]
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+    assert not torch.allclose(found, encoder().queries(Histories(rows, torch.tensor([0, 1, *range(6, 11)]))))
 
 
 def test_long_histories_are_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
