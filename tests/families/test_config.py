@@ -77,13 +77,9 @@ def test_a_run_from_before_words_had_a_name_cuts_them_as_then(name: str) -> None
 def test_a_run_from_before_layers_positions_and_schedules_had_names_reads_as_then() -> None:
     stored = json.loads(config.to_json(recipes.by_name("ml1m-sasrec")))
     encoder, training = stored["family"]["encoder"], stored["training"]
-    then = [
-        encoder.pop("layers"),
-        encoder.pop("swiglu_factor"),
-        encoder.pop("positions_from"),
-        training.pop("schedule"),
-    ]
-    assert then == ["transformer", 4, "oldest", "linear"]
+    then = {"layers": "transformer", "swiglu_factor": 4, "positions_from": "oldest", "item_dropout": 0.0}
+    assert {name: encoder.pop(name) for name in then} == then
+    assert training.pop("schedule") == "linear"
     assert config.from_json(json.dumps(stored).encode()) == recipes.by_name("ml1m-sasrec")
 
 

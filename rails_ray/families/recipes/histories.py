@@ -27,9 +27,9 @@ def sasrec() -> RunConfig:
     return RunConfig(
         name="sasrec",
         family=DualEncoderConfig(
-            encoder=SasrecConfig(num_blocks=1, positions_from="newest"),
+            encoder=SasrecConfig(num_blocks=1, positions_from="newest", item_dropout=0.2),
             components=ComponentsConfig(query_hidden=0, gate_hidden=64),
-            similarity=DotProductConfig(temperature=0.05),
+            similarity=DotProductConfig(temperature=0.1),
             loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
             negatives=UniformNegatives(num_items=256, shared_by="history"),
         ),
@@ -55,7 +55,7 @@ MIXTURE = MixtureOfLogitsConfig(
     num_query_components=4,
     num_item_components=2,
     gate_hidden=16,
-    temperature=0.05,
+    temperature=0.1,
     logit_dropout=0.0,
 )
 
@@ -72,7 +72,7 @@ def esasrec_mol() -> RunConfig:
     return replace(sasrec_mol(), name="esasrec-mol").with_family(encoder=ESASREC)
 
 
-ESASREC = SasrecConfig(num_blocks=1, layers="ligr", positions_from="newest")
+ESASREC = SasrecConfig(num_blocks=1, layers="ligr", positions_from="newest", item_dropout=0.2)
 
 
 @Recipe
@@ -87,4 +87,4 @@ def hstu_mol() -> RunConfig:
     return replace(sasrec_mol(), name="hstu-mol").with_family(encoder=HSTU)
 
 
-HSTU = HstuConfig(num_blocks=2, positions_from="newest")
+HSTU = HstuConfig(num_blocks=2, positions_from="newest", item_dropout=0.2)

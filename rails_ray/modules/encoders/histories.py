@@ -54,6 +54,8 @@ class HistoryConfig(EncoderConfig):
         positions_from: the item whose position is 0. From the `newest` on, the last item of every history has the same
             position, whatever its length.
         dropout: share of embeddings and of what a block adds that training drops, in [0, 1).
+        item_dropout: share of the numbers of an item's embedding that training drops where it compares the item with
+            queries, in [0, 1).
         num_items: number X of items; 0 is replaced by the data set's when training begins.
         corpus: digest of the item ids, by which a row stays the same item. Leave it empty: training fills it in.
         num_users: rows of the table of users, whose ids are hashed; 0 for a model that reads no user.
@@ -68,6 +70,7 @@ class HistoryConfig(EncoderConfig):
     max_length: int = 50
     positions_from: Literal["oldest", "newest"] = "oldest"
     dropout: float = 0.2
+    item_dropout: float = 0.0
     num_items: int = 0
     corpus: str = ""
     num_users: int = 0
@@ -81,7 +84,7 @@ class HistoryConfig(EncoderConfig):
             raise ValueError(f"width must be a multiple of the {self.num_heads} heads, got {self.width}")
         if self.positions_from not in POSITIONS_FROM:
             raise ValueError(f"positions_from must be one of {', '.join(POSITIONS_FROM)}, got {self.positions_from!r}")
-        for name in ("dropout", "user_dropout"):
+        for name in ("dropout", "item_dropout", "user_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
@@ -226,8 +229,7 @@ class HistoryEncoder(nn.Module, ABC):
         return torch.cat(found)[torch.cat(order).argsort()]
 
     def items(self, features: Int[Tensor, " X"]) -> Float[Tensor, "X D"]:
-        rows: Tensor = self.embeddings(features)
-        return rows
+        return dropped(self.embeddings(features), self.config.item_dropout, self.training)
 
     def _known(self, rows: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Raises:

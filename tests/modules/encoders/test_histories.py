@@ -100,6 +100,19 @@ def test_training_drops_elements_of_users() -> None:
     assert (drawn == 0).double().mean().item() == pytest.approx(0.25, abs=0.02)
 
 
+def test_training_drops_elements_of_the_items_that_it_compares() -> None:
+    made = encoder(item_dropout=0.25)
+    with torch.no_grad():
+        made.embeddings.weight.fill_(1.0)
+    rows = made.item_features(np.zeros(2000, np.int64))
+    assert made.items(rows).unique().tolist() == [1.0]
+    drawn = made.train().items(rows)
+    assert drawn.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert (drawn == 0).double().mean().item() == pytest.approx(0.25, abs=0.02)
+    history = Histories(torch.tensor([[1, 2, 3]]), torch.arange(3))
+    assert torch.equal(made.queries(history), made.eval().queries(history))
+
+
 def test_a_user_is_a_component_of_the_query() -> None:
     config = small_history_config()
     config = config.with_family(encoder=SasrecConfig(width=8, max_length=4, num_items=9, num_users=USERS))
@@ -131,6 +144,7 @@ def test_users_need_a_component(similarity: object) -> None:
     ("field", "value", "message"),
     [
         ("num_users", -1, "num_users must be at least 0, got -1"),
+        ("item_dropout", 1.0, r"item_dropout must be in \[0, 1\), got 1\.0"),
         ("user_dropout", 1.0, r"user_dropout must be in \[0, 1\), got 1\.0"),
     ],
 )
