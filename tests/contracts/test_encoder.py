@@ -53,6 +53,11 @@ MEMBERS = {
         HISTORIES,
         np.array([0, 5, 2, 1, 0]),
     ),
+    "SASRec of LiGR": Member(
+        lambda: Sasrec(SasrecConfig(width=8, num_heads=2, max_length=4, num_items=6, layers="ligr")),
+        HISTORIES,
+        np.array([0, 5, 2, 1, 0]),
+    ),
     "HSTU": Member(
         lambda: Hstu(HstuConfig(width=8, num_heads=2, max_length=4, num_items=6, num_time_buckets=0)),
         HISTORIES,

@@ -74,6 +74,15 @@ def test_a_run_from_before_words_had_a_name_cuts_them_as_then(name: str) -> None
     assert config.from_json(config.to_json(former)) == former
 
 
+def test_a_run_from_before_layers_positions_and_schedules_had_names_reads_as_then() -> None:
+    stored = json.loads(config.to_json(recipes.by_name("ml1m-sasrec")))
+    encoder, training = stored["family"]["encoder"], stored["training"]
+    then = {"layers": "transformer", "swiglu_factor": 4, "positions_from": "oldest", "item_dropout": 0.0}
+    assert {name: encoder.pop(name) for name in then} == then
+    assert training.pop("schedule") == "linear"
+    assert config.from_json(json.dumps(stored).encode()) == recipes.by_name("ml1m-sasrec")
+
+
 @pytest.mark.parametrize(("name", "field"), [("vector-cosine", "encoder"), ("text-rbe", "features")])
 def test_a_run_from_before_prompts_reads_texts_without(name: str, field: str) -> None:
     made = recipes.by_name(name).with_family(**{field: SentenceTransformerConfig(pretrained="models/e5")})
@@ -257,6 +266,9 @@ def test_negatives_choose_what_queries_are_compared_with(negatives: Negatives, c
     ("made", "name", "message"),
     [
         (TEXTS.training, "precision", "precision must be one of float32, bfloat16, auto, got 'other'"),
+        (TEXTS.training, "schedule", "schedule must be one of linear, constant, got 'other'"),
+        (SasrecConfig(), "layers", "layers must be one of transformer, ligr, got 'other'"),
+        (SasrecConfig(), "positions_from", "positions_from must be one of oldest, newest, got 'other'"),
         (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
         (SOLAR.family.similarity, "values", "values must be probability or logit, got 'other'"),
         (SOLAR.family.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),

@@ -37,6 +37,14 @@ def layer_norm(weight: Vector, bias: Vector, x: Vector) -> list[float]:
     return [w * (value - mean) / math.sqrt(variance + 1e-5) + b for w, b, value in zip(weight, bias, x, strict=True)]
 
 
+def gated(out: list[float], of: Mapping[str, Any], gate: str, by: list[float]) -> list[float]:
+    """LiGR: each number times the sigmoid of a linear map of `by`; as it is in a block without gates."""
+    if f"{gate}.weight" not in of:
+        return out
+    logits = linear(of[f"{gate}.weight"], of[f"{gate}.bias"], by)
+    return [x / (1 + math.exp(-z)) for x, z in zip(out, logits, strict=True)]
+
+
 def transformer_block(
     hidden: Matrix, of: Mapping[str, Any], block: str, num_heads: int, is_causal: bool, act: Callable[[float], float]
 ) -> list[list[float]]:
@@ -56,20 +64,37 @@ def transformer_block(
             shares = softmax([dot(query, key) / math.sqrt(size) for key in keys])
             attended += [dot(shares, column) for column in zip(*values, strict=True)]
         out = linear(of[f"{block}attention_out.weight"], of[f"{block}attention_out.bias"], attended)
-        own = add(hidden[t], out)
+        own = add(hidden[t], gated(out, of, f"{block}attention_gate", hidden[t]))
         norm = layer_norm(of[f"{block}network_norm.weight"], of[f"{block}network_norm.bias"], own)
+        if f"{block}network.into.weight" in of:
+            halves = [dot(line, norm) for line in of[f"{block}network.into.weight"]]
+            half = len(halves) // 2
+            inner = [silu(a) * b for a, b in zip(halves[:half], halves[half:], strict=True)]
+            out = [dot(line, inner) for line in of[f"{block}network.out.weight"]]
+            made.append(add(own, gated(out, of, f"{block}network_gate", own)))
+            continue
         inner = [act(x) for x in linear(of[f"{block}network.0.weight"], of[f"{block}network.0.bias"], norm)]
         made.append(add(own, linear(of[f"{block}network.2.weight"], of[f"{block}network.2.bias"], inner)))
     return made
 
 
-def sasrec(history: Sequence[int], of: Mapping[str, Any], num_blocks: int, num_heads: int) -> list[list[float]]:
-    """The representation after each item of a history; Kang and McAuley. `of`: weights by their names in the module."""
+def embedded(history: Sequence[int], of: Mapping[str, Any], newest: bool) -> list[list[float]]:
+    """Each item of a history and its position, counted from 0 at the oldest item or at the newest."""
     width = len(of["norm.weight"])
-    hidden = [
-        add([math.sqrt(width) * value for value in of["embeddings.weight"][row]], of["positions.weight"][t])
+    return [
+        add(
+            [math.sqrt(width) * value for value in of["embeddings.weight"][row]],
+            of["positions.weight"][len(history) - 1 - t if newest else t],
+        )
         for t, row in enumerate(history)
     ]
+
+
+def sasrec(
+    history: Sequence[int], of: Mapping[str, Any], num_blocks: int, num_heads: int, newest: bool = False
+) -> list[list[float]]:
+    """The representation after each item of a history; Kang and McAuley. `of`: weights by their names in the module."""
+    hidden = embedded(history, of, newest)
     for number in range(num_blocks):
         hidden = transformer_block(hidden, of, f"blocks.{number}.", num_heads, True, lambda x: max(x, 0.0))
     return [layer_norm(of["norm.weight"], of["norm.bias"], h) for h in hidden]
@@ -81,14 +106,12 @@ def hstu(
     num_heads: int,
     longest: int,
     times: Sequence[int] | None = None,
+    newest: bool = False,
 ) -> list[list[float]]:
     """The same by pointwise attention; Zhai et al., Equations 2 and 3. times: of each item, or `UNKNOWN_TIME`."""
     width = len(of["norm.weight"])
     size = width // num_heads
-    hidden = [
-        add([math.sqrt(width) * value for value in of["embeddings.weight"][row]], of["positions.weight"][t])
-        for t, row in enumerate(history)
-    ]
+    hidden = embedded(history, of, newest)
     for number in range(sum(name.endswith(".position_bias") for name in of)):
         block = f"blocks.{number}."
         norms = [layer_norm(of[f"{block}norm.weight"], of[f"{block}norm.bias"], h) for h in hidden]

@@ -181,6 +181,13 @@ def test_learning_rate_rises_and_falls_to_zero() -> None:
     assert factors[100] == 0
 
 
+def test_a_constant_learning_rate_rises_alike_and_stays() -> None:
+    falling = TrainingConfig(num_steps=100, warmup_fraction=0.1)
+    constant = TrainingConfig(num_steps=100, warmup_fraction=0.1, schedule="constant")
+    rising = [learning_rate_factor(step, falling) for step in range(10)]
+    assert [learning_rate_factor(step, constant) for step in range(100)] == [*rising, *[1.0] * 90]
+
+
 @pytest.mark.parametrize(
     ("values", "patience", "is_best", "has_stalled"),
     [

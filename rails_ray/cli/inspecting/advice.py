@@ -67,7 +67,7 @@ def _of_others(facts: Mapping[str, Any], fits: Collection[str], folder: str) -> 
         ]
     choices = {
         "vector-dot": "queries and items differ in width, so that their vectors have no cosine before it is trained",
-        "ml1m-sasrec": "a dot product trains fastest, and popularity is the number to beat",
+        "sasrec": "a dot product trains fastest, and popularity is the number to beat",
         "features-solar": "it is the only recipe that reads features, and popularity is the number to beat",
         "vector-solar": "no vectors of items are read, and their codes are learnt; popularity is the number to beat",
     }

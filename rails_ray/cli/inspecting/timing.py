@@ -34,7 +34,7 @@ RUN = "timed"
 class Timed:
     """An estimate, of one worker with one thread.
 
-    train_s: seconds of training, of all pieces one after the other.
+    train_s: seconds of training, of all pieces one after the other, where `patience` does not end it before.
     step_s: seconds of a step of a piece.
     num_passes: how often training draws each training query, on average.
     encode_s: seconds to encode the corpus; None if items are looked up, which takes no model.

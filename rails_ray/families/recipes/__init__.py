@@ -7,6 +7,7 @@ function's name with hyphens.
 from rails_ray.families.config import RunConfig
 from rails_ray.families.recipes.baselines import baseline_bm25
 from rails_ray.families.recipes.emoji import emoji_dot, emoji_mol
+from rails_ray.families.recipes.histories import esasrec, esasrec_mol, hstu, hstu_mol, sasrec, sasrec_mol
 from rails_ray.families.recipes.ml1m import (
     ml1m_hstu,
     ml1m_hstu_long,
@@ -41,6 +42,12 @@ __all__ = [  # noqa: RUF022, as recipes are listed in this order
     "text_transformer_dot",
     "text_dot_glas",
     "text_mopq",
+    "sasrec",
+    "sasrec_mol",
+    "esasrec",
+    "esasrec_mol",
+    "hstu",
+    "hstu_mol",
     "ml1m_sasrec",
     "ml1m_sasrec_mol",
     "ml1m_sasrec_long",

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.recipes.histories import MIXTURE, sasrec
 from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.hstu import HstuConfig
@@ -24,33 +25,21 @@ from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 
 @Recipe
 def ml1m_sasrec() -> RunConfig:
-    """SASRec under a dot product."""
-    return RunConfig(
-        name="ml1m-sasrec",
-        family=DualEncoderConfig(
-            encoder=SasrecConfig(width=64, num_blocks=2, num_heads=1, max_length=50),
-            components=ComponentsConfig(width=64, query_hidden=0, gate_hidden=64),
-            similarity=DotProductConfig(temperature=0.03),
-            loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
-        ),
-        training=TrainingConfig(num_steps=3780, batch_size=32, learning_rate=2e-3, validate_every=378, patience=3),
+    """`sasrec` with two blocks and for twenty epochs."""
+    training = TrainingConfig(num_steps=3780, batch_size=32, learning_rate=2e-3, validate_every=378, patience=3)
+    return replace(sasrec(), name="ml1m-sasrec", training=training).with_family(
+        encoder=SasrecConfig(num_blocks=2, max_length=50),
+        similarity=DotProductConfig(temperature=0.03),
+        negatives=UniformNegatives(num_items=512, shared_by="batch"),
     )
 
 
 @Recipe
 def ml1m_sasrec_mol() -> RunConfig:
-    """Backbone of `ml1m_sasrec` under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's
-    vectors."""
+    """Backbone of `ml1m_sasrec` under the mixture of `sasrec_mol`, without dropout: that is for longer runs, and on a
+    CPU it costs as much as the rest of the mixture."""
     return replace(ml1m_sasrec(), name="ml1m-sasrec-mol").with_family(
-        similarity=MixtureOfLogitsConfig(
-            # Dropout is for longer runs, and on a CPU it costs as much as the rest of the mixture.
-            num_query_components=4,
-            num_item_components=2,
-            gate_hidden=16,
-            temperature=0.03,
-            logit_dropout=0.0,
-            gate_dropout=0.0,
-        ),
+        similarity=replace(MIXTURE, temperature=0.03, gate_dropout=0.0)
     )
 
 

@@ -5,7 +5,7 @@
 | `two_tower`        | the dual encoder of MoPQ and pEBR, on hashed character n-grams                  |
 | `text`             | a transformer; RAILS, Appendix A.2.2: aggregation tokens, parameterized pooling |
 | `tokenizer`        | text to tokens, the input of `text`                                             |
-| `transformer`      | the blocks of `text` and `sasrec`                                               |
+| `transformer`      | the blocks of `text` and `sasrec`, plain or with the gates of LiGR              |
 | `vectors`          | vectors that were made elsewhere, as they are                                   |
 | `frozen`           | texts through a model that was trained elsewhere                                |
 | `pretrained`       | a folder of sentence-transformers, as `frozen` loads and reads it               |

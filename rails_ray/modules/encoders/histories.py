@@ -8,6 +8,9 @@ vector of zeros, whose cosines are 0.
 Histories are padded at their end, where causality hides the padding from every position that is read. A batch of very
 different lengths is encoded in groups of similar ones, each as wide as its longest, so that little padding is computed.
 
+Of a history of n items, item t (from 0) has position embedding P[t], or P[n - 1 - t] where positions count from the
+newest item, as public implementations of SASRec have it, which pad at the beginning.
+
 Source: RAILS, Section 4.1 and Appendix A.4.1 (hashed ids of users as a component).
 
 Axes: B histories, T positions, Q positions that are read, X items, D width.
@@ -32,6 +35,7 @@ from rails_ray.modules.encoders.transformer import dropped
 INITIAL_STD = 0.02
 USERS = 0  # the seed by which users are hashed
 GROUP = 8  # histories that are encoded together on a CPU
+POSITIONS_FROM = ("oldest", "newest")
 LEAST = {"width": 1, "num_blocks": 1, "num_heads": 1, "max_length": 1, "num_items": 0, "num_users": 0}
 DIGITS = 16  # of the digest of item ids that a config keeps
 PADDED_SHARE = 1.25  # cells of a batch for each that is read, above which groups cost less than padding
@@ -47,7 +51,11 @@ class HistoryConfig(EncoderConfig):
         num_blocks: number L of blocks.
         num_heads: attention heads of each block; width is a multiple of it.
         max_length: T; only the last T items of a history are read.
+        positions_from: the item whose position is 0. From the `newest` on, the last item of every history has the same
+            position, whatever its length.
         dropout: share of embeddings and of what a block adds that training drops, in [0, 1).
+        item_dropout: share of the numbers of an item's embedding that training drops where it compares the item with
+            queries, in [0, 1).
         num_items: number X of items; 0 is replaced by the data set's when training begins.
         corpus: digest of the item ids, by which a row stays the same item. Leave it empty: training fills it in.
         num_users: rows of the table of users, whose ids are hashed; 0 for a model that reads no user.
@@ -60,7 +68,9 @@ class HistoryConfig(EncoderConfig):
     num_blocks: int = 2
     num_heads: int = 1
     max_length: int = 50
+    positions_from: Literal["oldest", "newest"] = "oldest"
     dropout: float = 0.2
+    item_dropout: float = 0.0
     num_items: int = 0
     corpus: str = ""
     num_users: int = 0
@@ -72,7 +82,9 @@ class HistoryConfig(EncoderConfig):
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.width % self.num_heads:
             raise ValueError(f"width must be a multiple of the {self.num_heads} heads, got {self.width}")
-        for name in ("dropout", "user_dropout"):
+        if self.positions_from not in POSITIONS_FROM:
+            raise ValueError(f"positions_from must be one of {', '.join(POSITIONS_FROM)}, got {self.positions_from!r}")
+        for name in ("dropout", "item_dropout", "user_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
@@ -217,8 +229,7 @@ class HistoryEncoder(nn.Module, ABC):
         return torch.cat(found)[torch.cat(order).argsort()]
 
     def items(self, features: Int[Tensor, " X"]) -> Float[Tensor, "X D"]:
-        rows: Tensor = self.embeddings(features)
-        return rows
+        return dropped(self.embeddings(features), self.config.item_dropout, self.training)
 
     def _known(self, rows: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Raises:
@@ -233,11 +244,19 @@ class HistoryEncoder(nn.Module, ABC):
         return rows
 
     def _asked(self, features: Histories) -> Float[Tensor, "Q D"]:
-        length = features.rows.shape[1]
-        inputs = self.embeddings(features.rows) * math.sqrt(self.config.width) + self.positions.weight[:length]
+        inputs = self.embeddings(features.rows) * math.sqrt(self.config.width) + self._positions(features)
         hidden = self.hidden(dropped(inputs, self.config.dropout, self.training), features)
         asked = hidden.flatten(0, 1)[features.asked]
         return asked if self.users is None else torch.cat([asked, self._users(features, self.users)], dim=1)
+
+    def _positions(self, features: Histories) -> Float[Tensor, "#B T D"]:
+        """The embeddings of positions, from the side that the config says; padding has any."""
+        length = features.rows.shape[1]
+        if self.config.positions_from == "oldest":
+            return self.positions.weight[None, :length]
+        behind = features.lengths()[:, None] - 1 - torch.arange(length, device=features.rows.device)
+        embedded: Tensor = self.positions(behind.clamp(min=0))
+        return embedded
 
     def _users(self, features: Histories, table: nn.Embedding) -> Float[Tensor, "Q d"]:
         """The embedding of the user at each position that is asked."""

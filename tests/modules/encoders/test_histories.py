@@ -1,9 +1,12 @@
 """What encoders of histories share: groups of similar lengths, and users."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+import oracles.encoders
 from rails_ray.data.queries import Visits
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders import histories
@@ -16,7 +19,7 @@ from support.examples import small_config, small_history_config, window_sampler
 USERS = 11
 
 
-def encoder(**sizes: float) -> Sasrec:
+def encoder(**sizes: Any) -> Sasrec:
     torch.manual_seed(0)
     config = SasrecConfig(width=4, max_length=6, num_items=9, dropout=0.0, **sizes)
     return Sasrec(config, own_width=3).double().eval()
@@ -43,8 +46,9 @@ def test_groups_are_the_batch_in_parts(size: int) -> None:
     assert sorted(seen) == list(range(len(asked)))
 
 
-def test_groups_give_what_the_batch_at_once_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = encoder(num_users=USERS)
+@pytest.mark.parametrize("positions_from", ["oldest", "newest"])
+def test_groups_give_what_the_batch_at_once_gives(positions_from: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = encoder(num_users=USERS, positions_from=positions_from)
     features = window_sampler(max_length=6).batch(1).queries
     at_once = made._asked(features)
     monkeypatch.setattr(histories, "GROUP", 2)
@@ -52,6 +56,17 @@ def test_groups_give_what_the_batch_at_once_gives(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(made, "_asked", lambda own, ask=made._asked: calls.append(len(own)) or ask(own))
     assert torch.allclose(made.queries(features), at_once, atol=1e-12)
     assert calls == [2, 2, 2]
+
+
+def test_positions_count_from_the_newest_item_of_each_history_whatever_the_padding() -> None:
+    made = encoder(positions_from="newest")
+    weights = {name: tensor.tolist() for name, tensor in made.state_dict().items()}
+    short, long = [7, 2], [1, 8, 3, 3, 0]
+    rows = torch.tensor([[*short, 5, 5, 5, 5], [*long, 4]])
+    found = made.queries(Histories(rows, torch.tensor([0, 1, *range(6, 11)])))
+    expected = [line for history in (short, long) for line in oracles.encoders.sasrec(history, weights, 2, 1, True)]
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+    assert not torch.allclose(found, encoder().queries(Histories(rows, torch.tensor([0, 1, *range(6, 11)]))))
 
 
 def test_long_histories_are_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +100,19 @@ def test_training_drops_elements_of_users() -> None:
     assert (drawn == 0).double().mean().item() == pytest.approx(0.25, abs=0.02)
 
 
+def test_training_drops_elements_of_the_items_that_it_compares() -> None:
+    made = encoder(item_dropout=0.25)
+    with torch.no_grad():
+        made.embeddings.weight.fill_(1.0)
+    rows = made.item_features(np.zeros(2000, np.int64))
+    assert made.items(rows).unique().tolist() == [1.0]
+    drawn = made.train().items(rows)
+    assert drawn.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert (drawn == 0).double().mean().item() == pytest.approx(0.25, abs=0.02)
+    history = Histories(torch.tensor([[1, 2, 3]]), torch.arange(3))
+    assert torch.equal(made.queries(history), made.eval().queries(history))
+
+
 def test_a_user_is_a_component_of_the_query() -> None:
     config = small_history_config()
     config = config.with_family(encoder=SasrecConfig(width=8, max_length=4, num_items=9, num_users=USERS))
@@ -116,6 +144,7 @@ def test_users_need_a_component(similarity: object) -> None:
     ("field", "value", "message"),
     [
         ("num_users", -1, "num_users must be at least 0, got -1"),
+        ("item_dropout", 1.0, r"item_dropout must be in \[0, 1\), got 1\.0"),
         ("user_dropout", 1.0, r"user_dropout must be in \[0, 1\), got 1\.0"),
     ],
 )

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from rails_ray.schema.times import UNKNOWN_TIME
 LENGTH = 5
 
 
-def encoder(num_blocks: int = 2, num_heads: int = 2, **sizes: int) -> Hstu:
+def encoder(num_blocks: int = 2, num_heads: int = 2, **sizes: Any) -> Hstu:
     """In float64; weights large enough for every part to matter."""
     torch.manual_seed(0)
     config = HstuConfig(
@@ -37,6 +39,13 @@ def test_it_equals_the_loops(rows: list[list[int]], num_blocks: int, num_heads: 
     made = encoder(num_blocks, num_heads)
     expected = [line for row in rows for line in oracles.encoders.hstu(row, weights_of(made), num_heads, LENGTH)]
     found = made.queries(everywhere(rows))
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_positions_may_count_from_the_newest_item() -> None:
+    made, row = encoder(positions_from="newest"), [6, 5, 4]
+    expected = oracles.encoders.hstu(row, weights_of(made), 2, LENGTH, newest=True)
+    found = made.queries(everywhere([row]))
     assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
 
 

@@ -1,0 +1,90 @@
+"""Next items of histories of your own, short or few, by the order of the items before them. Sized for two CPU cores.
+
+A learning rate that stays constant needs no number of epochs: `patience` ends a run, and its best weights are kept.
+
+Source: the settings of eSASRec for Beauty, Toys and Sports of Amazon's reviews, under a sampled softmax.
+Differs from the source: scores are cosines under a temperature; a batch shares its negatives, so that more of them cost
+little; validation is by MRR. What they find on Beauty, and what a public one finds, is in docs/log/training.md.
+"""
+
+from dataclasses import replace
+
+from rails_ray.families.config import RunConfig
+from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.recipes.recipe import Recipe
+from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.hstu import HstuConfig
+from rails_ray.modules.encoders.sasrec import SasrecConfig
+from rails_ray.modules.losses.config import ContrastiveConfig
+from rails_ray.modules.schedule import TrainingConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
+
+
+@Recipe
+def sasrec() -> RunConfig:
+    """SASRec of one block under a dot product."""
+    return RunConfig(
+        name="sasrec",
+        family=DualEncoderConfig(
+            encoder=SasrecConfig(num_blocks=1, positions_from="newest", item_dropout=0.2),
+            components=ComponentsConfig(query_hidden=0, gate_hidden=64),
+            similarity=DotProductConfig(temperature=0.1),
+            loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
+            negatives=UniformNegatives(num_items=2048),
+        ),
+        training=TrainingConfig(
+            num_steps=35_000,
+            batch_size=128,
+            schedule="constant",
+            warmup_fraction=0.005,
+            weight_decay=0.0,
+            validate_every=350,
+            patience=10,
+        ),
+    )
+
+
+@Recipe
+def sasrec_mol() -> RunConfig:
+    """Encoder of `sasrec` under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's vectors."""
+    return replace(sasrec(), name="sasrec-mol").with_family(similarity=MIXTURE)
+
+
+MIXTURE = MixtureOfLogitsConfig(
+    num_query_components=4,
+    num_item_components=2,
+    gate_hidden=16,
+    temperature=0.1,
+    logit_dropout=0.0,
+)
+
+
+@Recipe
+def esasrec() -> RunConfig:
+    """SASRec with the gated layers of LiGR (eSASRec) under a dot product."""
+    return replace(sasrec(), name="esasrec").with_family(encoder=ESASREC)
+
+
+@Recipe
+def esasrec_mol() -> RunConfig:
+    """Encoder of `esasrec` under the mixture of `sasrec_mol`."""
+    return replace(sasrec_mol(), name="esasrec-mol").with_family(encoder=ESASREC)
+
+
+ESASREC = SasrecConfig(num_blocks=1, layers="ligr", positions_from="newest", item_dropout=0.2)
+
+
+@Recipe
+def hstu() -> RunConfig:
+    """HSTU in place of SASRec, under a dot product."""
+    return replace(sasrec(), name="hstu").with_family(encoder=HSTU)
+
+
+@Recipe
+def hstu_mol() -> RunConfig:
+    """HSTU under the mixture of `sasrec_mol`."""
+    return replace(sasrec_mol(), name="hstu-mol").with_family(encoder=HSTU)
+
+
+HSTU = HstuConfig(num_blocks=2, positions_from="newest", item_dropout=0.2)
