@@ -246,7 +246,7 @@ class _Launch:
         return made
 
     def gradients(self, slope: Float[Tensor, "B X"]) -> list[Tensor]:
-        """Gradients of the rows' components and gates; with queries as rows, of W1 over tau, b1, W2 transposed, b2 too."""
+        """Gradients of the rows' components and gates; if rows are queries, of W1 / tau, b1, W2 transposed and b2 too."""
         sizes = self.kernel.sizes
         of_components, of_gates, of_weights = self.run(slope, BACKWARD_WARPS, is_backward=True)
         num_components = sizes.p_q if self.is_turned else sizes.p_x

@@ -255,8 +255,12 @@ def test_what_is_computed_again_drops_out_as_before() -> None:
 @pytest.mark.parametrize(("encode_size", "block_size"), [(0, 0), (2, 0), (0, 3)])
 def test_a_gpu_has_the_gradient_of_a_processor(encode_size: int, block_size: int) -> None:
     encoder = TransformerConfig(width=8, num_heads=2, hidden=8, dropout=0.0, pooling="aggregation")
-    config = small_config().with_family(
-        encoder=encoder, encode_size=encode_size, negatives=CrossDeviceNegatives(block_size=block_size)
+    config = small_config()
+    config = config.with_family(
+        encoder=encoder,
+        encode_size=encode_size,
+        negatives=CrossDeviceNegatives(block_size=block_size),
+        similarity=replace(config.family.similarity, gate_precision="float32"),
     )
     gradients = []
     for device in ("cpu", "cuda"):
