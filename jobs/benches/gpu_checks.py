@@ -95,8 +95,8 @@ def without_dropout(name: str, way: str = "plain") -> Training:
 
 
 def fused(bench: Bench) -> None:
-    """A GPU has a kernel for a mixture's training at the shapes that are measured, right within 16 bits, with dropout and
-    without. Steps by it have the CPU's gradient."""
+    """A GPU has a kernel for a mixture's training at the shapes that are measured, right within 16 bits, with dropout
+    and without. Steps by it have the CPU's gradient."""
     if bench.device.type == "cuda":
         for num_components, width in (((8, 8), 32), ((8, 4), 64), ((8, 4), 32)):
             states = torch.zeros(1, num_components[0], width, device=bench.device)

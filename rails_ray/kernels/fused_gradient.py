@@ -2,9 +2,9 @@
 stays on the chip, there and back.
 
 The equations are those of `mol_gradient`, of items that all queries share. Memory holds B X scores and, on the way
-back, partial sums of the gradients, of the weights 2 P H for every 64 / P_Q queries. All else of a pair is computed
-anew, twice: with queries as rows, for their gradient and the weights', and with items as rows. Sums have one order, so
-that a step gives the same on each run.
+back, partial sums of the gradients, of the weights 2 P H for every 128 / P_Q queries. All else of a pair is computed
+anew, for the gradient of the queries, of the items and of the weights. Sums have one order, so that a step gives the
+same on each run.
 
 Components are read as float16, and products of the gate take bfloat16, whose range gradients need; all are added up in
 float32. A score stays a mixture of cosines, off by some 1e-3.
@@ -16,7 +16,7 @@ Axes: B queries, X items, P_Q / P_X components, P = P_Q * P_X, d width of a comp
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +27,13 @@ from rails_ray.kernels.fused_scan import LEAST_OF_A_PRODUCT, WIDEST_TILE, power_
 from rails_ray.kernels.hashed_dropout import Dropout
 from rails_ray.kernels.mol_scan import Activation, Gate
 
-TILE_LINES = 64  # components of rows, and pairs, of a product
-MOST_PAIRS = 128  # of components
-LARGEST_LAYER = 2**13  # P * H: gradients of both layers, in float32, are half of a multiprocessor's registers
+MOST_COMPONENTS, MOST_PAIRS = 64, 128  # of a side, and of both
+LEAST_HIDDEN = 32  # in two halves
+LARGEST_LAYER = 2**13  # P * H: gradients of both layers, in float32, are a quarter of a multiprocessor's registers
 PROGRAMS = 512  # that keep a large GPU busy
-FORWARD_WARPS, BACKWARD_WARPS = 4, 8
+Task = Literal["scores", "rows", "weights"]
+WARPS: dict[Task, int] = {"scores": 4, "rows": 4, "weights": 8}
+PAIRS_OF_A_WARP = 16  # of query and item; rows have as many components
 OPERANDS = (torch.float16, torch.bfloat16)  # of components, and of the gate
 
 
@@ -54,15 +56,15 @@ class PaddedSizes:
         p_q, p_x = num_components
         padded_q, padded_x = power_of_two(p_q), power_of_two(p_x)
         padded_x = max(padded_x, LEAST_OF_A_PRODUCT // padded_q)
-        padded_d, padded_h = (max(power_of_two(size), LEAST_OF_A_PRODUCT) for size in (width, hidden))
+        padded_d, padded_h = max(power_of_two(width), LEAST_OF_A_PRODUCT), max(power_of_two(hidden), LEAST_HIDDEN)
         num = padded_q * padded_x
-        if max(padded_q, padded_x) > TILE_LINES or num > MOST_PAIRS:
+        if max(padded_q, padded_x) > MOST_COMPONENTS or num > MOST_PAIRS:
             return None
         if padded_d > WIDEST_TILE or num * padded_h > LARGEST_LAYER:
             return None
         return cls(p_q, p_x, width, hidden, padded_q, padded_x, padded_d, padded_h)
 
-    def constants(self, *, is_turned: bool) -> dict[str, int | bool]:
+    def constants(self, task: Task, *, is_turned: bool) -> dict[str, int]:
         """The kernel's constants.
 
         Args:
@@ -72,7 +74,9 @@ class PaddedSizes:
         if not is_turned:
             rows, columns = columns, rows
         sizes = {"p_r": rows[0], "p_c": columns[0], "PR": rows[1], "PC": columns[1], "DK": self.DK, "H": self.H}
-        return {**sizes, "R": TILE_LINES // rows[1], "C": rows[1], "IS_TURNED": is_turned}
+        at_once = {"R": WARPS[task] * PAIRS_OF_A_WARP // rows[1], "C": rows[1]}
+        flags = {"IS_TURNED": is_turned, "HAS_ROWS": task == "rows", "HAS_WEIGHTS": task == "weights"}
+        return {**sizes, **at_once, **flags}
 
     def order(self, device: torch.device, *, is_turned: bool) -> Int[Tensor, " P_"]:
         """The pair p = p_q * P_X + p_x at each place of the kernel's order, rows' components first; P for padding."""
@@ -140,7 +144,7 @@ class _Scores(torch.autograd.Function):
         context.rest = tau, dropout, kernel
         by_query = _Launch.of(states, weights, tau, dropout, kernel, is_turned=True)
         found = states[0].new_empty(len(states[0]), len(states[2]))
-        by_query.run(found, FORWARD_WARPS)
+        by_query.run(found, "scores")
         return found
 
     @staticmethod
@@ -148,11 +152,11 @@ class _Scores(torch.autograd.Function):
         saved, (tau, dropout, kernel) = context.saved_tensors, context.rest
         slope = slopes[0].contiguous()
         by_query, by_item = (
-            _Launch.of(saved[:4], saved[4:], tau, dropout, kernel, is_turned=is_turned).gradients(slope)
-            for is_turned in (True, False)
+            _Launch.of(saved[:4], saved[4:], tau, dropout, kernel, is_turned=is_turned) for is_turned in (True, False)
         )
-        of_f, of_u, of_first, of_first_bias, of_second, of_second_bias = by_query
-        of_g, of_v = by_item
+        of_f, of_u = by_query.of_rows(slope)
+        of_g, of_v = by_item.of_rows(slope)
+        of_first, of_first_bias, of_second, of_second_bias = by_query.of_weights(slope)
         of_first = of_first / (tau * (1 if dropout is None else dropout.share))
         return of_f, of_u, of_g, of_v, of_first, of_first_bias, of_second.T, of_second_bias, None, None, None
 
@@ -206,26 +210,21 @@ class _Launch:
         rows, columns = (queries, items) if is_turned else (items, queries)
         return cls(kernel, rows, columns, padded, order, dropout, is_turned)
 
-    def run(self, pairs: Tensor, num_warps: int, *, is_backward: bool = False) -> list[Tensor]:
-        """Write scores into `pairs` [B, X]; or read their slopes there, and return partial sums of gradients.
-
-        These are of the rows' components [shares, rows, PR, DK], of their gates [shares, rows, P] and, with queries as
-        rows, of the weights [programs, all of them].
-        """
-        constants = self.kernel.sizes.constants(is_turned=self.is_turned)
+    def run(self, pairs: Float[Tensor, "B X"], task: Task) -> tuple[Tensor, ...]:
+        """Write scores there, or read their slopes and return partial sums of gradients: of the rows' components
+        [shares, rows, PR, DK] and gates [shares, rows, P], or of the weights [programs, all of them]."""
+        constants = self.kernel.sizes.constants(task, is_turned=self.is_turned)
         num_rows, num_columns, at_once = len(self.rows[0]), len(self.columns[0]), constants["C"]
         tiles = -(-num_rows // constants["R"])
         shares = min(max(PROGRAMS // max(tiles, 1), 1), max(-(-num_columns // at_once), 1))
         each = max(-(-num_columns // (at_once * shares)), 1) * at_once
         grid = tiles, max(-(-num_columns // each), 1)
-        has_weights = is_backward and self.is_turned
         components, gates, _ = self.rows
-        made = [pairs] * 3
-        if is_backward:
-            made[0] = pairs.new_empty(grid[1], *components.shape)
-            made[1] = pairs.new_empty(grid[1], *gates.shape)
-        if has_weights:
-            made[2] = pairs.new_empty(grid[0] * grid[1], sum(weights.numel() for weights in self.weights))
+        made = of_components, of_gates, of_weights = (
+            pairs.new_empty(grid[1] if task == "rows" else 0, *components.shape),
+            pairs.new_empty(grid[1] if task == "rows" else 0, *gates.shape),
+            pairs.new_empty(tiles * grid[1] if task == "weights" else 0, sum(map(torch.numel, self.weights))),
+        )
         if tiles:
             with torch.cuda.device_of(pairs):
                 self.kernel.kernel[grid](
@@ -233,30 +232,31 @@ class _Launch:
                     num_rows, num_columns, each,
                     0 if self.dropout is None else self.dropout.logits,
                     0 if self.dropout is None else self.dropout.gates,
+                    0,
                     **constants,
-                    HAS_ROWS=is_backward,
-                    HAS_WEIGHTS=has_weights,
                     DROPS=self.dropout is not None,
                     IS_RELU=self.kernel.activation == "relu",
                     HAS_TANH=pairs.is_cuda and torch.version.hip is None,
                     PRECISION="ieee",
-                    num_warps=num_warps,
-                    num_stages=2,
+                    num_warps=WARPS[task],
+                    num_stages=1,
                 )  # fmt: skip
-        return made
+        return (of_weights,) if task == "weights" else (of_components, of_gates)
 
-    def gradients(self, slope: Float[Tensor, "B X"]) -> list[Tensor]:
-        """Gradients of the rows' components and gates; if rows are queries, of W1 / tau, b1, W2 transposed and b2 too."""
+    def of_rows(self, slope: Float[Tensor, "B X"]) -> tuple[Tensor, Tensor]:
+        """Gradients of the rows' components and gates."""
         sizes = self.kernel.sizes
-        of_components, of_gates, of_weights = self.run(slope, BACKWARD_WARPS, is_backward=True)
+        of_components, of_gates = self.run(slope, "rows")
         num_components = sizes.p_q if self.is_turned else sizes.p_x
-        found = [of_components.sum(dim=0)[:, :num_components, : sizes.d], self._unpadded(of_gates.sum(dim=0))]
-        if not self.is_turned:
-            return found
-        layer = self.weights[0].numel()
-        first, second, first_bias, second_bias = of_weights.sum(dim=0).split([layer, layer, sizes.H, len(self.order)])
-        each = [self._unpadded(own.view(sizes.H, -1)[: sizes.hidden]) for own in (first, second)]
-        return [*found, each[0], first_bias[: sizes.hidden], each[1], self._unpadded(second_bias)]
+        return of_components.sum(dim=0)[:, :num_components, : sizes.d], self._unpadded(of_gates.sum(dim=0))
+
+    def of_weights(self, slope: Float[Tensor, "B X"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of W1 over tau, b1, W2 transposed and b2."""
+        sizes, layer = self.kernel.sizes, self.weights[0].numel()
+        (found,) = self.run(slope, "weights")
+        first, second, first_bias, second_bias = found.sum(dim=0).split([layer, layer, sizes.H, len(self.order)])
+        of_first, of_second = (self._unpadded(own.view(sizes.H, -1)[: sizes.hidden]) for own in (first, second))
+        return of_first, first_bias[: sizes.hidden], of_second, self._unpadded(second_bias)
 
     def _unpadded(self, values: Float[Tensor, "... P_"]) -> Float[Tensor, "... P"]:
         """From the kernel's order back to p_q * P_X + p_x."""

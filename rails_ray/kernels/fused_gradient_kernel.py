@@ -11,7 +11,10 @@ p_x * PQ + p_q alone, so that each launch draws the same.
 import triton
 import triton.language as tl
 
-from rails_ray.kernels.fused_kernel import tanh_of
+from rails_ray.kernels.fused_kernel import silu_of_half, tanh_of
+
+DROPPED = tl.constexpr(4.0)  # in place of the cosine of a gate that is dropped
+LEAST = tl.constexpr(6e-8)  # in place of a logit of 0 that is kept
 
 
 @triton.jit
@@ -25,13 +28,29 @@ def random_bits(bits):
 
 
 @triton.jit
-def slope_of_silu(x, t):
-    """silu'(x), with t = tanh(x / 2)."""
-    return 0.5 * (1 + t) * (1 + 0.5 * x * (1 - t))
+def hidden_of(read, layer, bias, PRECISION: tl.constexpr):
+    return tl.dot(read, layer, input_precision=PRECISION) + bias[None, :]
+
+
+@triton.jit
+def activated(hidden, IS_RELU: tl.constexpr, HAS_TANH: tl.constexpr):
+    # NaN stays.
+    return tl.where(hidden < 0, 0.0, hidden) if IS_RELU else silu_of_half(0.5 * hidden, HAS_TANH)
+
+
+@triton.jit
+def twice_the_slope(hidden, IS_RELU: tl.constexpr, HAS_TANH: tl.constexpr):
+    """2 act'(hidden)."""
+    if IS_RELU:
+        slope = tl.where(hidden > 0, 2.0, 0.0)
+    else:
+        t = tanh_of(0.5 * hidden, HAS_TANH)
+        slope = (1 + t) * (1 + 0.5 * hidden * (1 - t))
+    return slope
 
 
 # One compiled kernel for all sizes, so that what is checked when it is loaded is what runs.
-@triton.jit(do_not_specialize=["num_rows", "num_columns", "columns_each", "logits_dropped", "gates_dropped"])
+@triton.jit(do_not_specialize=["num_rows", "num_columns", "columns_each", "logits_dropped", "gates_dropped", "zero"])
 def mol_training(
     x,  # [num_rows, PR, DK] components of rows
     x_gate,  # [num_rows, P] their part of the gate
@@ -52,6 +71,7 @@ def mol_training(
     columns_each,  # columns of a program, a multiple of C
     logits_dropped,  # of 65,536
     gates_dropped,
+    zero,  # 0, which the compiler must not know
     p_r: tl.constexpr,
     p_c: tl.constexpr,
     PR: tl.constexpr,
@@ -70,116 +90,162 @@ def mol_training(
 ):
     """Scores of all pairs of rows and columns, or gradients."""
     P: tl.constexpr = PR * PC
+    N: tl.constexpr = R if R > 16 else 16  # columns of a small product
     operand = w1.dtype.element_ty
+    # Numbers of 64 bits are scalars: there are not enough registers for more.
     first_row = tl.program_id(0).to(tl.int64) * R
-    rows = first_row + tl.arange(0, R)
-    lines = first_row * PR + tl.arange(0, R * PR)
+    rows_left = tl.minimum(num_rows - first_row, R).to(tl.int32)
+    lines = tl.arange(0, R * PR)
+    rows = tl.arange(0, R)
     dk = tl.arange(0, DK)
     p = tl.arange(0, P)
-    h = tl.arange(0, H)
-    line_is_there = (lines < num_rows * PR)[:, None]
-    row_is_there = (rows < num_rows)[:, None]
-    x_tile = tl.load(x + lines[:, None] * DK + dk[None, :], mask=line_is_there, other=0.0)
-    x_gates = tl.load(x_gate + rows[:, None] * P + p[None, :], mask=row_is_there, other=0.0)
+    h = tl.arange(0, H // 2)
+    x_lines = first_row * PR * DK + (lines[:, None] * DK + dk[None, :])
+    line_is_there = (lines < rows_left * PR)[:, None]
+    row_is_there = (rows < rows_left)[:, None]
+    x_tile = tl.load(x + x_lines, mask=line_is_there, other=0.0)
     layer = h[:, None] * P + p[None, :]
-    first_layer = tl.load(w1 + layer)
-    second_layer = tl.load(w2 + layer)
-    first_bias = tl.load(b1 + h)
-    second_bias = tl.load(b2 + p)
-    pair_rows = first_row + tl.arange(0, R * C) // C
-    pair_row_is_there = pair_rows < num_rows
+    half: tl.constexpr = H // 2 * P
+    first_a, first_b = tl.load(w1 + layer), tl.load(w1 + half + layer)
+    second_a, second_b = tl.load(w2 + layer), tl.load(w2 + half + layer)
+    turned_first_a, turned_first_b = tl.trans(first_a), tl.trans(first_b)
+    turned_second_a, turned_second_b = tl.trans(second_a), tl.trans(second_b)
+    pair_rows = tl.arange(0, R * C) // C
+    pair_row_is_there = pair_rows < rows_left
     if DROPS:
-        number = (p % PC) * PR + p // PC if IS_TURNED else p
-        numbers = number.to(tl.uint32) * 0x9E3779B9
-        row_words = tl.load(x_words + pair_rows, mask=pair_row_is_there, other=0).to(tl.uint32, bitcast=True)
+        row_words = tl.load(x_words + first_row + pair_rows, mask=pair_row_is_there, other=0)
+        row_words = row_words.to(tl.uint32, bitcast=True)
     if HAS_ROWS:
         of_rows = tl.zeros((R * PR, DK), tl.float32)
-        of_row_gates = tl.zeros((R, P), tl.float32)
+        of_row_gates = tl.zeros((P, N), tl.float32)
+        is_of_row = (pair_rows[:, None] == tl.arange(0, N)[None, :]).to(operand)
     if HAS_WEIGHTS:
-        of_first = tl.zeros((H, P), tl.float32)
-        of_second = tl.zeros((H, P), tl.float32)
-        of_first_bias = tl.zeros((H,), tl.float32)
-        of_second_bias = tl.zeros((P,), tl.float32)
+        of_first_a = tl.zeros((H // 2, P), tl.float32)
+        of_first_b = tl.zeros((H // 2, P), tl.float32)
+        of_second_a = tl.zeros((H // 2, P), tl.float32)
+        of_second_b = tl.zeros((H // 2, P), tl.float32)
+        of_first_bias_a = tl.zeros((H // 2, 16), tl.float32)
+        of_first_bias_b = tl.zeros((H // 2, 16), tl.float32)
+        of_second_bias = tl.zeros((P, 16), tl.float32)
+        ones = tl.full((R * C, 16), 1.0, operand)
     first_column = tl.program_id(1) * columns_each
     last_column = tl.minimum(first_column + columns_each, num_columns)
     for column in range(first_column, last_column, C):
-        columns = (column + tl.arange(0, C)).to(tl.int64)
-        column_is_there = (columns < num_columns)[:, None]
-        y_lines = (column * PC + tl.arange(0, C * PC)).to(tl.int64)
-        y_is_there = (y_lines < num_columns * PC)[:, None]
-        y_tile = tl.load(y + y_lines[:, None] * DK + dk[None, :], mask=y_is_there, other=0.0)
-        y_gates = tl.load(y_gate + columns[:, None] * P + p[None, :], mask=column_is_there, other=0.0)
+        # What depends on no column is read again and again, from a cache: kept, it would take half of the registers.
+        same = column * zero
+        columns_left = num_columns - column
+        lines_y = tl.arange(0, C * PC)
+        y_tile = tl.load(
+            y + tl.cast(column, tl.int64) * (PC * DK) + (lines_y[:, None] * DK + dk[None, :]),
+            mask=(lines_y < columns_left * PC)[:, None],
+            other=0.0,
+        )
+        columns = tl.arange(0, C)
+        y_gates = tl.load(
+            y_gate + tl.cast(column, tl.int64) * P + (columns[:, None] * P + p[None, :]),
+            mask=(columns < columns_left)[:, None],
+            other=0.0,
+        )
         products = tl.dot(x_tile, tl.trans(y_tile), input_precision=PRECISION).to(x_tile.dtype)
         cosines = tl.permute(tl.reshape(products, (R, PR, C, PC)), (0, 2, 1, 3))
         cosines = tl.reshape(cosines, (R * C, P))
-        pair_columns = (column + tl.arange(0, R * C) % C).to(tl.int64)
-        is_there = pair_row_is_there & (pair_columns < num_columns)
+        pair_columns = tl.arange(0, R * C) % C
+        is_there = pair_row_is_there & (pair_columns < columns_left)
         read = cosines.to(operand)
         if DROPS:
-            words = tl.load(y_words + pair_columns, mask=pair_columns < num_columns, other=0)
+            words = tl.load(y_words + column + pair_columns, mask=pair_columns < columns_left, other=0)
             words = row_words + words.to(tl.uint32, bitcast=True)
+            numbers = p + same
+            numbers = ((numbers % PC) * PR + numbers // PC if IS_TURNED else numbers).to(tl.uint32) * 0x9E3779B9
             bits = random_bits(words[:, None] + numbers[None, :])
             is_read = (bits & 0xFFFF).to(tl.int32) >= logits_dropped
             is_mixed = (bits >> 16).to(tl.int32) >= gates_dropped
-            read = tl.where(is_read, read, 0.0).to(operand)
-        hidden = tl.dot(read, tl.trans(first_layer), input_precision=PRECISION) + first_bias[None, :]
-        if IS_RELU:
-            active = tl.where(hidden < 0, 0.0, hidden)  # NaN stays
-        else:
-            hidden_tanh = tanh_of(0.5 * hidden, HAS_TANH)
-            active = 0.5 * hidden * (1 + hidden_tanh)
-        active = active.to(operand)
+            # What is kept is told by what is mixed and read, as masks would take registers of their own.
+            read = tl.where(is_read, tl.where(read == 0, LEAST, read), 0.0).to(operand)
+            cosines = tl.where(is_mixed, cosines, DROPPED).to(cosines.dtype)
+        bias = tl.load(b1 + same + h)
+        active = activated(hidden_of(read, turned_first_a, bias, PRECISION), IS_RELU, HAS_TANH).to(operand)
+        from_a = tl.dot(active, second_a, input_precision=PRECISION)
+        bias = tl.load(b1 + same + H // 2 + h)
+        active = activated(hidden_of(read, turned_first_b, bias, PRECISION), IS_RELU, HAS_TANH).to(operand)
+        from_b = tl.dot(active, second_b, input_precision=PRECISION)
+        x_gates = tl.load(
+            x_gate + first_row * P + (same + rows[:, None] * P + p[None, :]), mask=row_is_there, other=0.0
+        )
+        second_bias = tl.load(b2 + same + p)
         offsets = x_gates[:, None, :] * y_gates[None, :, :] + second_bias[None, None, :]
-        z = tl.dot(active, second_layer, input_precision=PRECISION) + tl.reshape(offsets, (R * C, P))
-        z_tanh = tanh_of(0.5 * z, HAS_TANH)
-        gates = 0.5 * z * (1 + z_tanh)
+        # Products between two sums keep the two from being added up in one accumulator (triton#10821).
+        z = 0.5 * from_a + (0.5 * from_b + 0.5 * tl.reshape(offsets, (R * C, P)))
+        z_tanh = tanh_of(z, HAS_TANH)
+        gates = z * (1 + z_tanh)
         gates = tl.exp2((gates - tl.max(gates, axis=1)[:, None]) * 1.4426950408889634)
         if p_r * p_c < P:
             gates = tl.where(((p // PC < p_r) & (p % PC < p_c))[None, :], gates, 0.0)
         total = tl.sum(gates, axis=1)
-        if DROPS:
-            gates = tl.where(is_mixed, gates, 0.0)
-            total = tl.maximum(tl.sum(gates, axis=1), 1e-6 * total)
         wide = cosines.to(tl.float32)
+        if DROPS:
+            gates = tl.where(wide == DROPPED, 0.0, gates)
+            total = tl.maximum(tl.sum(gates, axis=1), 1e-6 * total)
         scores = tl.sum(gates * wide, axis=1) / total
         if IS_TURNED:
-            places = pairs + pair_rows * num_columns + pair_columns
+            places = pairs + first_row * num_columns + column + (pair_rows * num_columns + pair_columns)
         else:
-            places = pairs + pair_columns * num_rows + pair_rows
+            places = pairs + tl.cast(column, tl.int64) * num_rows + first_row + (pair_columns * num_rows + pair_rows)
         if HAS_ROWS or HAS_WEIGHTS:
             slopes = tl.load(places, mask=is_there, other=0.0)
             of_cosines = gates * (slopes / total)[:, None]
-            of_z = of_cosines * (wide - scores[:, None]) * slope_of_silu(z, z_tanh)
+            of_z = of_cosines * (wide - scores[:, None]) * 0.5 * (1 + z_tanh) * (1 + z * (1 - z_tanh))
             of_z_rounded = of_z.to(operand)
-            of_hidden = tl.dot(of_z_rounded, tl.trans(second_layer), input_precision=PRECISION)
-            if IS_RELU:
-                of_hidden = tl.where(hidden > 0, of_hidden, 0.0)
-            else:
-                of_hidden *= slope_of_silu(hidden, hidden_tanh)
-            of_hidden_rounded = of_hidden.to(operand)
+            again = tl.where(read == 0, 0.0, read).to(operand)  # or else hidden units would be kept
+            bias = tl.load(b1 + same + h)
+            hidden = hidden_of(again, turned_first_a, bias, PRECISION)
+            of_hidden = tl.dot(of_z_rounded, turned_second_a, input_precision=PRECISION)
+            of_hidden *= twice_the_slope(hidden, IS_RELU, HAS_TANH)
+            of_hidden_a = of_hidden.to(operand)
             if HAS_WEIGHTS:
-                of_first += tl.dot(tl.trans(of_hidden_rounded), read, input_precision=PRECISION)
-                of_second += tl.dot(tl.trans(active), of_z_rounded, input_precision=PRECISION)
-                of_first_bias += tl.sum(of_hidden, axis=0)
-                of_second_bias += tl.sum(of_z, axis=0)
+                active = activated(hidden, IS_RELU, HAS_TANH).to(operand)
+                of_first_a += tl.dot(tl.trans(of_hidden_a), read, input_precision=PRECISION)
+                of_second_a += tl.dot(tl.trans(active), of_z_rounded, input_precision=PRECISION)
+                of_first_bias_a += tl.dot(tl.trans(of_hidden_a), ones, input_precision=PRECISION)
+            else:
+                of_read_a = tl.dot(of_hidden_a, first_a, input_precision=PRECISION)
+            bias = tl.load(b1 + same + H // 2 + h)
+            hidden = hidden_of(again, turned_first_b, bias, PRECISION)
+            of_hidden = tl.dot(of_z_rounded, turned_second_b, input_precision=PRECISION)
+            of_hidden *= twice_the_slope(hidden, IS_RELU, HAS_TANH)
+            of_hidden_b = of_hidden.to(operand)
+            if HAS_WEIGHTS:
+                active = activated(hidden, IS_RELU, HAS_TANH).to(operand)
+                of_first_b += tl.dot(tl.trans(of_hidden_b), read, input_precision=PRECISION)
+                of_second_b += tl.dot(tl.trans(active), of_z_rounded, input_precision=PRECISION)
+                of_first_bias_b += tl.dot(tl.trans(of_hidden_b), ones, input_precision=PRECISION)
+                of_second_bias += tl.dot(tl.trans(of_z_rounded), ones, input_precision=PRECISION)
+            else:
+                of_read_b = tl.dot(of_hidden_b, first_b, input_precision=PRECISION)
             if HAS_ROWS:
-                of_read = tl.dot(of_hidden_rounded, first_layer, input_precision=PRECISION)
+                of_read = 0.5 * of_read_a + 0.5 * of_read_b
                 if DROPS:
-                    of_read = tl.where(is_read, of_read, 0.0)
+                    of_read = tl.where(read == 0, 0.0, of_read)
                 by_line = tl.reshape((of_cosines + of_read).to(operand), (R, C, PR, PC))
                 by_line = tl.reshape(tl.permute(by_line, (0, 2, 1, 3)), (R * PR, C * PC))
                 of_rows += tl.dot(by_line, y_tile.to(operand), input_precision=PRECISION)
-                of_row_gates += tl.sum(tl.reshape(of_z, (R, C, P)) * y_gates[None, :, :], axis=1)
+                by_gate = tl.reshape(tl.reshape(of_z, (R, C, P)) * y_gates[None, :, :], (R * C, P)).to(operand)
+                of_row_gates += tl.dot(tl.trans(by_gate), is_of_row, input_precision=PRECISION)
         else:
             tl.store(places, scores, mask=is_there)
     if HAS_ROWS:
         earlier = tl.program_id(1).to(tl.int64) * num_rows
-        tl.store(of_x + (earlier * PR + lines)[:, None] * DK + dk[None, :], of_rows, mask=line_is_there)
-        tl.store(of_x_gate + (earlier + rows)[:, None] * P + p[None, :], of_row_gates, mask=row_is_there)
+        tl.store(of_x + earlier * (PR * DK) + x_lines, of_rows, mask=line_is_there)
+        own = tl.arange(0, N)[None, :]
+        into_gates = of_x_gate + (earlier + first_row) * P + (own * P + p[:, None])
+        tl.store(into_gates, of_row_gates, mask=own < rows_left)
     if HAS_WEIGHTS:
         program = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
         into = of_weights + program * (2 * H * P + H + P)
-        tl.store(into + layer, of_first)
-        tl.store(into + H * P + layer, of_second)
-        tl.store(into + 2 * H * P + h, of_first_bias)
-        tl.store(into + 2 * H * P + H + p, of_second_bias)
+        tl.store(into + layer, 0.5 * of_first_a)
+        tl.store(into + half + layer, 0.5 * of_first_b)
+        tl.store(into + 2 * half + layer, of_second_a)
+        tl.store(into + 3 * half + layer, of_second_b)
+        tl.store(into + 4 * half + h, tl.sum(of_first_bias_a, axis=1) / 32)
+        tl.store(into + 4 * half + H // 2 + h, tl.sum(of_first_bias_b, axis=1) / 32)
+        tl.store(into + 4 * half + H + p, tl.sum(of_second_bias, axis=1) / 16)
