@@ -233,7 +233,7 @@ class Wrong:
             self.kernel[grid](*arguments, **constants)
             is_backward = constants["HAS_ROWS"] or constants["HAS_WEIGHTS"]
             if len(arguments[self.argument]) and not (is_backward and self.argument == 10):
-                arguments[self.argument][0] *= 1.5
+                arguments[self.argument][0] *= 3
 
         return run
 
@@ -272,6 +272,15 @@ def test_why_there_is_no_kernel_is_logged(monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setattr(checked_gradient, "FusedGradient", fail)
     assert checked_gradient._checked(*CHECKED[:3], "relu", torch.device(DEVICE)) is None
     assert "could not be compiled: RuntimeError: CUDA driver version is insufficient" in caplog.text
+
+
+def test_a_gpu_with_too_few_registers_has_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checked_gradient, "why_missing", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert checked_gradient._checked(*CHECKED[:4], torch.device("cuda", 7)) is None
+    assert "its way back needs more registers than GPUs before compute capability 9.0 have" in caplog.text
 
 
 def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
