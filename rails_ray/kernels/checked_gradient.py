@@ -82,18 +82,21 @@ def largest_error(kernel: FusedGradient, device: torch.device) -> float:
         normal(num_pairs),
     )
     slope = normal(len(f), len(g)).to(device)
-    words = (torch.randint(-(2**31), 2**31, (num,), generator=generator).int().to(device) for num in (len(f), len(g)))
+    of_queries, of_items = (
+        torch.randint(-(2**31), 2**31, (num,), generator=generator).int().to(device) for num in (len(f), len(g))
+    )
     errors = []
-    for dropout in (Dropout(*words, STEPS // 8, STEPS // 4), None):
+    for dropout in (Dropout(of_queries, of_items, STEPS // 8, STEPS // 4), None):
         found = []
         for is_fused in (True, False):
             leaves = [tensor.to(device).requires_grad_() for tensor in (*states, *weights)]
-            gate = Gate(*leaves[4:], CHECKED_TEMPERATURE, kernel.activation)
+            f, u, g, v, first, first_bias, second, second_bias = leaves
+            gate = Gate(first, first_bias, second, second_bias, CHECKED_TEMPERATURE, kernel.activation)
             if is_fused:
-                scores = kernel.scores(*leaves[:4], gate, dropout)
+                scores = kernel.scores(f, u, g, v, gate, dropout)
             else:
                 kept = mol_gradient.ALL if dropout is None else dropout.kept((sizes.p_q, sizes.p_x))
-                scores = mol_gradient.scores(*leaves[:4], gate, kept=kept)
+                scores = mol_gradient.scores(f, u, g, v, gate, kept=kept)
             found.append([scores.detach(), *torch.autograd.grad((scores * slope).sum(), leaves)])
         (scores, *gradients), (exact, *expected) = found
         errors.append((scores - exact).abs().amax() / exact.std())

@@ -143,7 +143,7 @@ class _Scores(torch.autograd.Function):
         context.save_for_backward(*inputs[:8])
         context.rest = tau, dropout, kernel
         by_query = _Launch.of(states, weights, tau, dropout, kernel, is_turned=True)
-        found = states[0].new_empty(len(states[0]), len(states[2]))
+        found: Tensor = states[0].new_empty(len(states[0]), len(states[2]))
         by_query.run(found, "scores")
         return found
 

@@ -58,6 +58,7 @@ def drawn(num_queries: int, num_items: int, logits: float, gates: float, device:
     """
     if not logits and not gates:
         return None
-    sizes = (num_queries,), (num_items,)
-    words = (torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device) for size in sizes)
-    return Dropout(*words, round(STEPS * logits), round(STEPS * gates))
+    of_queries, of_items = (
+        torch.randint(-(2**31), 2**31, (num,), dtype=torch.int32, device=device) for num in (num_queries, num_items)
+    )
+    return Dropout(of_queries, of_items, round(STEPS * logits), round(STEPS * gates))
