@@ -160,7 +160,7 @@ def mol_training(
             bits = random_bits(words[:, None] + numbers[None, :])
             is_read = (bits & 0xFFFF).to(tl.int32) >= logits_dropped
             is_mixed = (bits >> 16).to(tl.int32) >= gates_dropped
-            # What is kept is told by what is mixed and read, as masks would take registers of their own.
+            # What is mixed and read says what is kept: masks would take registers of their own.
             read = tl.where(is_read, tl.where(read == 0, LEAST, read), 0.0).to(operand)
             cosines = tl.where(is_mixed, cosines, DROPPED).to(cosines.dtype)
         bias = tl.load(b1 + same + h)
