@@ -6,8 +6,8 @@ One command for a machine that has a GPU, torch (with numpy, scipy and jaxtyping
             need a GPU, where pytest is installed
     scan    searches at the shapes of `table5`, B = 32 and 1, k = 100: latency, memory, recall against brute force,
             share of the hardware's limit, and how often the host waits for the GPU
-    step    training steps, in float32, TF32 and bfloat16: steps a second, share of the limit of matrix products, waits
-            of the host, memory
+    step    training steps, in float32, TF32 and bfloat16, of mixtures also by one kernel, with compiled blocks too:
+            steps a second, share of the limit of matrix products, waits of the host, memory
 
     python -m jobs.benches.gpu [--only scan step] [--shapes books] [--batches 32 1] [--out FOLDER_OR_FILE]
     python -m jobs.benches.gpu --device cpu --small      # the same code in seconds; its times say nothing

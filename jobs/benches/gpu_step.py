@@ -5,6 +5,9 @@ the loss taken and looked at, AdamW steps. Batches are drawn beforehand by the p
 and how long one takes to draw is told beside it. Products are counted by torch's `FlopCounterMode`, forward and
 backward; the limit they are compared with is that of the precision, though similarities and losses stay in float32.
 
+A mixture's scores and gradient are computed by torch's operators (`plain`), and where all queries share the items also
+by one kernel (`fused`), whose products are not counted. On a GPU the blocks of a model of histories are compiled, too.
+
 Where a batch does not fit into memory it is halved until it does; the row says at which sizes it did not.
 """
 
@@ -103,9 +106,17 @@ def cases(bench: Bench) -> Iterator[Case]:
     for name, sizes in CASES.items():
         if bench.is_small:
             sizes = made_small(sizes)
-        for precision in bench.precisions:
-            labels = {"step": name, "precision": precision}
-            yield Case(labels, partial(measured, bench, name, sizes, precision))
+        for precision, way in itertools.product(bench.precisions, ways_of(name, bench.device)):
+            labels = {"step": name, "precision": precision, "way": way}
+            yield Case(labels, partial(measured, bench, name, sizes, precision, way))
+
+
+def ways_of(name: str, device: torch.device) -> list[str]:
+    """How a step is computed."""
+    if name.startswith("solar") or name.endswith("own negatives"):
+        return ["plain"]
+    is_compiled = name.startswith("histories") and device.type == "cuda"
+    return ["plain", "fused", *(["fused, compiled"] if is_compiled else [])]
 
 
 def made_small(sizes: Sizes) -> Sizes:
@@ -114,12 +125,12 @@ def made_small(sizes: Sizes) -> Sizes:
     return Sizes(16, 24, components=(2, 2), block_size=10, hidden=16, num_buckets=50, num_sampled=num_sampled)
 
 
-def measured(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict[str, Any]:
+def measured(bench: Bench, name: str, sizes: Sizes, precision: str, way: str = "plain") -> dict[str, Any]:
     """A step's row, of the largest batch that fits."""
     too_large = []
     while True:
         try:
-            row = measured_step(bench, name, sizes, precision)
+            row = measured_step(bench, name, sizes, precision, way)
         except torch.OutOfMemoryError:
             too_large.append(sizes.batch)
             if sizes.batch < 2 * LEAST_BATCH:
@@ -131,9 +142,9 @@ def measured(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict[str,
         torch.cuda.empty_cache()
 
 
-def measured_step(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict[str, Any]:
+def measured_step(bench: Bench, name: str, sizes: Sizes, precision: str, way: str) -> dict[str, Any]:
     torch.manual_seed(0)
-    training = built(name, sizes, SMALL if bench.is_small else FULL, DTYPES[precision])
+    training = built(name, sizes, SMALL if bench.is_small else FULL, DTYPES[precision], way)
     started = time.perf_counter()
     batches = [training.batch_of(number) for number in range(NUM_BATCHES)]
     draw_ms = 1000 * (time.perf_counter() - started) / NUM_BATCHES
@@ -178,7 +189,7 @@ def measured_step(bench: Bench, name: str, sizes: Sizes, precision: str) -> dict
     }
 
 
-def built(name: str, sizes: Sizes, corpus: Corpus, precision: torch.dtype) -> Training:
+def built(name: str, sizes: Sizes, corpus: Corpus, precision: torch.dtype, way: str = "plain") -> Training:
     """What a step is made of; all of this bench's calls into models, samplers and steps are here and below."""
     draw = np.random.default_rng(0)
     if name.startswith("solar"):
@@ -187,7 +198,7 @@ def built(name: str, sizes: Sizes, corpus: Corpus, precision: torch.dtype) -> Tr
         histories = Visits.of(list(draw.integers(corpus.num_items, size=(sizes.batch * 4, corpus.history + 1))))
         following = draw.integers(corpus.num_items, size=len(histories))
         config = SasrecConfig(max_length=corpus.history, num_items=corpus.num_items)
-        step = mixture_step(Sasrec(config), sizes, WithinBatch(), precision)
+        step = mixture_step(Sasrec(config), sizes, WithinBatch(), precision, way=way)
         windows = WindowSampler(
             histories,
             following,
@@ -204,9 +215,9 @@ def built(name: str, sizes: Sizes, corpus: Corpus, precision: torch.dtype) -> Tr
     features = [bags(num, corpus, draw) for num in (corpus.num_queries, corpus.num_items)]
     encoder = TwoTower(TwoTowerConfig(num_buckets=corpus.text_buckets))
     contrast: dict[str, Contrast] = {"gathered": Gathered(), "streamed": Streamed(sizes.block_size)}
-    way = name.split(", ")[1]
-    step = mixture_step(encoder, sizes, contrast.get(way, WithinBatch()), precision)
-    if way in contrast:
+    kind = name.split(", ")[1]
+    step = mixture_step(encoder, sizes, contrast.get(kind, WithinBatch()), precision, way=way)
+    if kind in contrast:
         return Training(step, InBatchSampler(queries, *features, batch_size=sizes.batch, seed=0).batch)
     uniform = PairSampler(queries, *features, batch_size=sizes.batch, num_items=sizes.negatives, seed=0)
     return Training(step, uniform.batch)
@@ -220,11 +231,16 @@ def mixture_step(
     *,
     encode_size: int = 0,
     dropout: float = 0.1,
+    way: str = "plain",
 ) -> TrainingStep:
     """A Mixture of Logits on top of an encoder, trained by BetaNCE."""
     p_q, p_x = sizes.components
     compared_by = MixtureOfLogitsConfig(
-        num_query_components=p_q, num_item_components=p_x, logit_dropout=dropout, gate_dropout=2 * dropout
+        num_query_components=p_q,
+        num_item_components=p_x,
+        logit_dropout=dropout,
+        gate_dropout=2 * dropout,
+        gate_precision="auto" if "fused" in way else "float32",
     )
     components = ComponentsConfig(width=32)
     model = DualEncoder(
@@ -233,6 +249,8 @@ def mixture_step(
         ItemComponents(encoder.item_width, sizes.components, components),
         MixtureOfLogits(compared_by),
     )
+    if "compiled" in way:
+        model.compile_blocks()
     return TrainingStep(
         model,
         Contrastive(beta_logit, 0.3),

@@ -11,13 +11,18 @@ IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 
 @triton.jit
-def silu_of_half(h, has_tanh: tl.constexpr):
-    """silu(2 h) = h + h tanh(h)."""
+def tanh_of(h, has_tanh: tl.constexpr):
     if has_tanh:
         t = tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [h], dtype=tl.float32, is_pure=True, pack=1)
     else:
         t = 2 * tl.sigmoid(2 * tl.minimum(tl.maximum(h, -40.0), 40.0)) - 1
-    return h * t + h
+    return t
+
+
+@triton.jit
+def silu_of_half(h, has_tanh: tl.constexpr):
+    """silu(2 h) = h + h tanh(h)."""
+    return h * tanh_of(h, has_tanh) + h
 
 
 # One compiled kernel for all sizes, and for lists that begin at any row, so that what is checked when it is loaded is

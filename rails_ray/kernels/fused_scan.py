@@ -69,12 +69,12 @@ class Tiling:
                 slower, but it is half the work.
         """
         p_q, p_x = num_components
-        padded_q, padded_x = _power_of_two(p_q), _power_of_two(p_x)
+        padded_q, padded_x = power_of_two(p_q), power_of_two(p_x)
         padded_x = max(padded_x, LEAST_OF_A_PRODUCT // padded_q)
-        padded_h = max(_power_of_two(hidden), LEAST_OF_A_PRODUCT)
+        padded_h = max(power_of_two(hidden), LEAST_OF_A_PRODUCT)
         if padded_q * padded_x > MOST_PAIRS or padded_q * padded_x * padded_h > LARGEST_LAYER:
             return None
-        at_once = max(_power_of_two(width), LEAST_OF_A_PRODUCT) if width <= WIDEST_TILE else WIDEST_TILE
+        at_once = max(power_of_two(width), LEAST_OF_A_PRODUCT) if width <= WIDEST_TILE else WIDEST_TILE
         queries = 1 if is_single and padded_q >= LEAST_OF_A_PRODUCT // 2 else max(LEAST_OF_A_PRODUCT // padded_q, 2)
         items = max(TILE_PAIRS // queries, LEAST_OF_A_PRODUCT // padded_x, 1)
         return cls(p_q, p_x, width, padded_q, padded_x, at_once, -(-width // at_once), padded_h, queries, items)
@@ -93,7 +93,7 @@ class FusedScan:
     def __init__(
         self, gate: Gate, num_components: tuple[int, int], width: int, operand: torch.dtype | None = None
     ) -> None:
-        kernel, tiling = _kernel(), Tiling.of(num_components, width, len(gate.first))
+        kernel, tiling = triton_kernels(), Tiling.of(num_components, width, len(gate.first))
         if kernel is None or tiling is None:
             raise ValueError("a fused scan needs Triton 3.7.1 or later, and a gate that fits a program")
         self.kernel = kernel
@@ -182,7 +182,7 @@ def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: 
     Raises:
         ValueError: if Triton interprets kernels, which takes minutes for a search.
     """
-    reason = _missing()
+    reason = why_missing()
     if reason is None and Tiling.of(num_components, width, len(gate.first)) is None:
         reason = f"a gate of {gate.first.shape[1]} pairs and {len(gate.first)} hidden units does not fit a program"
     if reason is None:
@@ -231,7 +231,7 @@ def select(scores: Float[Tensor, "B X"], k: int) -> TopK:
     """`top_k.select_by_tiles` in few kernels: the k best tiles by their best score, the k best tiles of
     these, the k best scores in them, in any order. A tile that is left out has k tiles before it, each with a score
     that is higher or, if equal, of a lower row."""
-    kernel = _kernel()
+    kernel = triton_kernels()
     assert kernel is not None
     num_queries, num_items = scores.shape
     keys, larger, num_parents = None, 1, 1
@@ -255,18 +255,20 @@ def select(scores: Float[Tensor, "B X"], k: int) -> TopK:
     return TopK(best, (LOW_WORD - (keys & LOW_WORD)).masked_fill_(best == -torch.inf, 0))
 
 
-def _missing() -> str | None:
+def why_missing() -> str | None:
     """Why there is no kernel; None if there is one."""
-    kernel = _kernel()
+    kernel = triton_kernels()
     if kernel is None:
         return f"triton {'.'.join(map(str, LEAST_TRITON))} or later is not installed: pip install 'rails-ray[gpu]'"
     if kernel.IS_INTERPRETED:
-        raise ValueError("TRITON_INTERPRET must not be set where a GPU scans, got 1: unset it, and start anew")
+        raise ValueError(
+            "TRITON_INTERPRET must not be set where a GPU scans or trains, got 1: unset it, and start anew"
+        )
     return None
 
 
 @cache
-def _kernel() -> ModuleType | None:
+def triton_kernels() -> ModuleType | None:
     """`fused_kernel`; None if Triton is missing or too old."""
     try:
         import triton
@@ -287,5 +289,5 @@ def _padded_order(tiling: Tiling, device: torch.device) -> Int[Tensor, " P_"]:
     return torch.where(is_pair, p_q * tiling.p_x + p_x, tiling.p_q * tiling.p_x)
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()

@@ -46,11 +46,19 @@ class BucketStep(nn.Module):
         num_buckets = self.chunk.config.num_buckets
         if not 0 < self.num_sampled < num_buckets:
             return bucket_cross_entropy(self._logits(batch.queries), batch.positives).mean()
-        drawn = torch.randperm(num_buckets)[: self.num_sampled].to(batch.positives.bucket.device)
-        columns = torch.cat([drawn, batch.positives.bucket]).unique()
-        positives = BucketPositives(batch.positives.query, torch.searchsorted(columns, batch.positives.bucket))
+        query, bucket = batch.positives
+        drawn = torch.randperm(num_buckets)[: self.num_sampled].to(bucket.device)
+        is_drawn = torch.zeros(num_buckets, dtype=torch.bool, device=bucket.device).index_fill(0, drawn, True)
+        if len(drawn) + len(bucket) >= num_buckets:
+            logits = self._logits(batch.queries)
+            return sampled_bucket_cross_entropy(logits, batch.positives, is_drawn, num_buckets).mean()
+        # A column that is a copy of the one before it is not counted: the host would wait for the number of the others.
+        columns = torch.cat([drawn, bucket]).sort().values
+        is_sampled = is_drawn[columns]
+        is_sampled[1:] &= columns[1:] != columns[:-1]
+        positives = BucketPositives(query, torch.searchsorted(columns, bucket))
         logits = self._logits(batch.queries, columns)
-        return sampled_bucket_cross_entropy(logits, positives, torch.isin(columns, drawn), num_buckets).mean()
+        return sampled_bucket_cross_entropy(logits, positives, is_sampled, num_buckets).mean()
 
     def _logits(self, queries: Bags | InputVectors, buckets: Int[Tensor, " C"] | None = None) -> Float[Tensor, "B _"]:
         precision = precision_on(queries.device, self.precision)

@@ -83,8 +83,9 @@ def loss_over(
         groups: which items are a query's candidates; by default all.
     """
     of_query = tensors_of(query)
-    numbers, num_candidates, device = model.similarity.numbers_per_pair, len(items), query.temperature.device
+    num_candidates, device = len(items), query.temperature.device
     has_copies = groups is not None and (groups.is_one_each or prefers_copies(device))
+    numbers = model.similarity.numbers_per_pair(query, is_shared=not has_copies)
     if groups is None:
         parts = equal_parts(len(query), numbers * num_candidates, device)
     elif has_copies:

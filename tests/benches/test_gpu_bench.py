@@ -87,8 +87,13 @@ def test_every_section_has_its_rows_where_torch_numpy_scipy_and_jaxtyping_are_al
             assert scans[shape, batch, "brute_force", "plain"]["host_reads"] > 0
     assert all(row["latency_ms"] > 0 and row["share_of_limit"] > 0 for row in scans.values())
 
-    steps = [(row["step"], row["precision"]) for row in rows if "step" in row]
-    assert steps == [(name, precision) for name in gpu_step.CASES for precision in ("float32", "bfloat16")]
+    steps = [(row["step"], row["precision"], row["way"]) for row in rows if "step" in row]
+    assert steps == [
+        (name, precision, way)
+        for name in gpu_step.CASES
+        for precision in ("float32", "bfloat16")
+        for way in gpu_step.ways_of(name, torch.device("cpu"))
+    ]
     assert all(row["steps_per_s"] > 0 and row["gflop"] > 0 for row in rows if "step" in row)
 
 
@@ -162,7 +167,7 @@ def test_shapes_are_those_of_table5() -> None:
 
 
 def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fits_below_40(bench: Bench, name: str, sizes: gpu_step.Sizes, precision: str) -> dict[str, Any]:
+    def fits_below_40(bench: Bench, name: str, sizes: gpu_step.Sizes, precision: str, way: str) -> dict[str, Any]:
         if sizes.batch >= 40:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return {"batch": sizes.batch}

@@ -232,6 +232,11 @@ SOLAR = small_solar_config()
         ),
         (HISTORIES, {"encode_size": 8}, r"encode_size must be 0 for a model of histories, got 8"),
         (TEXTS, {"encode_size": -1}, "encode_size must be at least 0, got -1"),
+        (
+            TEXTS,
+            {"compile_blocks": True},
+            "encoder.kind must be one of transformer, sasrec, hstu for compile_blocks, got 'two_tower'",
+        ),
     ],
 )
 def test_training_that_cannot_be(made: RunConfig, fields: dict[str, Any], message: str) -> None:

@@ -141,7 +141,7 @@ def test_the_selection_equals_that_of_top_k() -> None:
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter stands for a compiler."""
-    monkeypatch.setattr(fused_scan, "_missing", lambda: None)
+    monkeypatch.setattr(fused_scan, "why_missing", lambda: None)
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -169,7 +169,7 @@ def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
             return run
 
     wrong = SimpleNamespace(mol_scores=Wrong(), IS_INTERPRETED=False)
-    monkeypatch.setattr(fused_scan, "_kernel", lambda: wrong)
+    monkeypatch.setattr(fused_scan, "triton_kernels", lambda: wrong)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):  # as shards and versions do
             reason = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
@@ -203,7 +203,7 @@ def test_a_gate_that_does_not_fit_and_a_compiler_that_fails_are_said(
 def test_without_a_compiler_the_other_scan_is_used_and_it_is_said_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fused_scan, "_kernel", lambda: None)
+    monkeypatch.setattr(fused_scan, "triton_kernels", lambda: None)
     gate, _ = drawn((2, 4, 16, 16), 1, 1)
     reason = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
     assert reason == "triton 3.7.1 or later is not installed: pip install 'rails-ray[gpu]'"
@@ -211,24 +211,24 @@ def test_without_a_compiler_the_other_scan_is_used_and_it_is_said_why(
 
 
 def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_scan, "_kernel", lambda: SimpleNamespace(IS_INTERPRETED=True))
+    monkeypatch.setattr(fused_scan, "triton_kernels", lambda: SimpleNamespace(IS_INTERPRETED=True))
     gate, _ = drawn((2, 4, 16, 16), 1, 1)
-    with pytest.raises(ValueError, match="TRITON_INTERPRET must not be set where a GPU scans, got 1: unset it, and st"):
+    with pytest.raises(ValueError, match="TRITON_INTERPRET must not be set where a GPU scans or trains, got 1: unset"):
         fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
 
 
 def test_an_old_triton_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     import triton
 
-    fused_scan._kernel.cache_clear()
+    fused_scan.triton_kernels.cache_clear()
     monkeypatch.setattr(triton, "__version__", "3.6.0")
     try:
-        assert fused_scan._kernel() is None
-        fused_scan._kernel.cache_clear()
+        assert fused_scan.triton_kernels() is None
+        fused_scan.triton_kernels.cache_clear()
         monkeypatch.setattr(triton, "__version__", "3.8.0rc1+git1234")
-        assert fused_scan._kernel() is not None
+        assert fused_scan.triton_kernels() is not None
     finally:
-        fused_scan._kernel.cache_clear()
+        fused_scan.triton_kernels.cache_clear()
 
 
 COMPILE = """

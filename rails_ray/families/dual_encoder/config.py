@@ -177,6 +177,8 @@ class DualEncoderConfig:
         surrogate: vectors that find candidates for the mixture, stored beside the components.
         negatives: the items that a query is trained against.
         encode_size: queries or items that a worker encodes at once in training (gradient caching); 0 for all.
+        compile_blocks: whether training compiles the blocks of a transformer, sasrec or hstu (`torch.compile`), which
+            needs a C++ compiler and, before the first steps, minutes. Dropout is drawn otherwise.
         has_texts: whether an index keeps its items' texts, for heavy rankers.
     """
 
@@ -193,6 +195,7 @@ class DualEncoderConfig:
     terms: TermsConfig = field(default_factory=TermsConfig)
     negatives: Annotated[Negatives, Field(discriminator="kind")] = field(default_factory=UniformNegatives)
     encode_size: int = 0
+    compile_blocks: bool = False
     has_texts: bool = False
 
     @property
@@ -214,6 +217,10 @@ class DualEncoderConfig:
     def __post_init__(self) -> None:
         if self.encode_size < 0:
             raise ValueError(f"encode_size must be at least 0, got {self.encode_size}")
+        if self.compile_blocks and self.encoder.kind not in OF_BLOCKS:
+            raise ValueError(
+                f"encoder.kind must be one of {', '.join(OF_BLOCKS)} for compile_blocks, got {self.encoder.kind!r}"
+            )
         if isinstance(self.encoder, HistoryConfig):
             self._check_histories(self.encoder)
         elif isinstance(self.negatives, DrawnNegatives) and self.negatives.shared_by != "batch":
@@ -332,5 +339,6 @@ class DualEncoderConfig:
 
 
 OF_HISTORIES = ("uniform", "popularity", "mixed")  # a search for the hard negatives of each position takes too long
+OF_BLOCKS = ("transformer", "sasrec", "hstu")
 LEAST_WITH_USERS = 2  # query components: the user's, and one of the history
 WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once

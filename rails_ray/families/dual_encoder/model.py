@@ -1,5 +1,6 @@
 """The dual encoder: two towers, their components and the similarity that compares them."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,8 @@ from rails_ray.modules.encoders import Encoder
 from rails_ray.modules.encoders.components import GivenItems, GivenQueries, ItemComponents, QueryComponents
 from rails_ray.modules.similarities import Scored
 from rails_ray.modules.similarities.states import ItemState, QueryState
+
+COMPILERS = ("g++", "clang++", "c++")
 
 
 class DualEncoder(nn.Module):
@@ -123,6 +126,20 @@ class DualEncoder(nn.Module):
         with torch.autocast(weight.device.type, precision):
             representations = encode(features)
         return representations.to(weight.dtype)
+
+    def compile_blocks(self) -> None:
+        """Let `torch.compile` compile each block of the encoder when it first runs, for each kind of input anew.
+
+        Raises:
+            ValueError: if there is no compiler.
+        """
+        if not any(map(shutil.which, COMPILERS)):
+            raise ValueError(
+                f"compile_blocks needs a C++ compiler on the PATH, one of {', '.join(COMPILERS)}, got none: install "
+                "one, or train without --compile-blocks"
+            )
+        for block in self.encoder.blocks:
+            block.compile()
 
     def score(self, query: QueryState, items: ItemState) -> Scored:
         scored: Scored = self.similarity(query, items)

@@ -167,7 +167,13 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         return validate(model, encoded, read.queries["valid"], distribution)
 
     def training_step(self, trained: DualEncoder, mean_over_workers: Callable[[Tensor], Tensor]) -> TrainingStep:
-        """Make the step that trains `trained` by the losses of the run."""
+        """Make the step that trains `trained` by the losses of the run.
+
+        Raises:
+            ValueError: as `DualEncoder.compile_blocks`.
+        """
+        if self.own.compile_blocks:
+            trained.compile_blocks()
         return TrainingStep(
             trained,
             self.objective(trained),

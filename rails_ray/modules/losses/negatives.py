@@ -85,13 +85,17 @@ def roles_among_copies(
 
 def are_relevant(item_rows: Int[Tensor, " N"], num_queries: int, relevance: BatchRelevance) -> Bool[Tensor, "B N"]:
     """Return whether an item answers a query."""
-    distinct, place = item_rows.unique(return_inverse=True)
-    hits = torch.zeros(num_queries, len(distinct), dtype=torch.bool, device=item_rows.device)
-    if len(distinct):
-        at = torch.searchsorted(distinct, relevance.item_row).clamp(max=len(distinct) - 1)
-        is_hit = distinct[at] == relevance.item_row
-        hits[relevance.query[is_hit], at[is_hit]] = True
-    return hits[:, place]
+    num = len(item_rows)
+    hits = torch.zeros(num_queries, num + 1, dtype=torch.bool, device=item_rows.device)
+    if not num:
+        return hits[:, :0]
+    # Equal rows share the place of the first; rows of no column have the last one. No size depends on what is found, as
+    # the host would have to wait for a GPU.
+    ordered = item_rows.sort().values
+    at = torch.searchsorted(ordered, relevance.item_row)
+    is_there = ordered[at.clamp(max=num - 1)] == relevance.item_row
+    hits[relevance.query, torch.where(is_there, at, num)] = True
+    return hits[:, torch.searchsorted(ordered, item_rows)]
 
 
 def are_copies(item_rows: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:

@@ -53,9 +53,12 @@ class Similarity(Scorer, Protocol):
     def __call__(self, query: QueryState, items: ItemState) -> Scored:
         """Scores in [-1, 1] of each query against all items [X], or against candidates of its own [B C]."""
 
-    @property
-    def numbers_per_pair(self) -> int:
-        """Numbers that training keeps for each pair of query and item, until it has gone back."""
+    def numbers_per_pair(self, query: QueryState, *, is_shared: bool) -> int:
+        """Numbers that training keeps for each pair of query and item, until it has gone back.
+
+        Args:
+            is_shared: whether all queries are compared with the same items.
+        """
 
     def training_scores(self, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:
         """The scores of a call, by the shortest way there and back."""

@@ -43,7 +43,6 @@ class DotProduct(nn.Module):
     """
 
     num_components = (1, 1)
-    numbers_per_pair = 1
 
     def __init__(self, config: DotProductConfig, *, has_unit_vectors: bool = True) -> None:
         super().__init__()
@@ -57,6 +56,10 @@ class DotProduct(nn.Module):
         if g.dim() == 2:
             return Scored(inner_products(f, g), None)
         return Scored(torch.einsum("bd,bcd->bc", f, g), None)
+
+    def numbers_per_pair(self, query: QueryState, *, is_shared: bool) -> int:
+        """The contract of `Similarity`."""
+        return 1
 
     def training_scores(self, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:
         """The contract of `Similarity`."""

@@ -23,13 +23,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rails_ray.kernels import mol_gradient, mol_scan
+from rails_ray.kernels import checked_gradient, hashed_dropout, mol_gradient, mol_scan
+from rails_ray.kernels.fused_gradient import FusedGradient
 from rails_ray.modules.similarities import Scored
 from rails_ray.modules.similarities.states import ItemState, QueryState
 
 GateInput = Literal["query", "item", "logits"]
 
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}  # None: the dtype of the weights
+Precision = Literal["auto", "float32", "bfloat16"]
 SMALL = 0.1  # of the weights that torch begins with, where gates begin as their bias says
 OPEN = 4.0  # z of a gate that begins open; -OPEN of one that begins closed
 
@@ -48,7 +49,8 @@ class MixtureOfLogitsConfig:
         gate_activation: activation between the two layers of w. With `relu` a score takes half as many special
             functions, which limit a scan on a GPU.
         gate_inputs: what the gate reads, one of `query`, `item` and `logits` at least.
-        gate_precision: dtype of w's products in training, most of the arithmetic. `bfloat16` takes half the time on a
+        gate_precision: dtype of w's products in training, most of the arithmetic. `auto` is bfloat16 on a GPU that has
+            a kernel for it, of items that all queries share, and float32 elsewhere. `bfloat16` takes half the time on a
             processor that has it.
     """
 
@@ -61,7 +63,7 @@ class MixtureOfLogitsConfig:
     gate_dropout: float = 0.2
     gate_activation: mol_scan.Activation = "silu"
     gate_inputs: tuple[GateInput, ...] = ("query", "item", "logits")
-    gate_precision: Literal["float32", "bfloat16"] = "float32"
+    gate_precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         for name in ("num_query_components", "num_item_components", "gate_hidden"):
@@ -87,7 +89,7 @@ class MixtureOfLogits(nn.Module):
         self.temperature = config.temperature
         self.logit_dropout = config.logit_dropout
         self.gate_dropout = config.gate_dropout
-        self.gate_dtype = PRECISIONS[config.gate_precision]
+        self.gate_precision = config.gate_precision
         self.gate_activation = config.gate_activation
         num_pairs = config.num_query_components * config.num_item_components
         reads_logits = "logits" in config.gate_inputs
@@ -126,28 +128,46 @@ class MixtureOfLogits(nn.Module):
             phi = (gates * logits).sum(dim=0)
         return Scored(self.temperature * phi, gates.permute(1, 2, 0))
 
-    @property
-    def numbers_per_pair(self) -> int:
+    def numbers_per_pair(self, query: QueryState, *, is_shared: bool) -> int:
         """The contract of `Similarity`."""
+        if is_shared and self._fused(query) is not None:
+            return 1
         num_query_components, num_item_components = self.num_components
-        _, first, _, _ = self.logit_gate
-        assert isinstance(first, nn.Linear)
-        return first.out_features + 4 * num_query_components * num_item_components
+        return self._hidden + 4 * num_query_components * num_item_components
 
     def training_scores(self, query: QueryState, items: ItemState) -> Float[Tensor, "B X"]:
-        """The contract of `Similarity`: `mol_gradient`, with dropout in training.
+        """The contract of `Similarity`, with dropout in training: by `fused_gradient` on a GPU if all queries share the
+        items, by `mol_gradient` elsewhere.
 
         Raises:
             ValueError: if a state has other components than the mixture, or no part of its gate.
         """
         of_query, of_items = _gates_of(query, items, self.num_components)
-        kept = mol_gradient.Kept()
-        if self.training:
-            num_queries, num_pairs = of_query.shape
-            shape = (num_pairs, num_queries * of_items.shape[-2])
-            kept = mol_gradient.drawn(shape, self.logit_dropout, self.gate_dropout, of_query.device)
+        num_queries, num_pairs = of_query.shape
         states = (query.components, of_query, items.components, of_items)
-        return mol_gradient.scores(*states, self.gate_weights(), kept=kept, gate_dtype=self.gate_dtype)
+        dropped = (self.logit_dropout, self.gate_dropout, of_query.device)
+        fused = self._fused(query) if of_items.dim() == 2 else None
+        if fused is not None:
+            dropout = hashed_dropout.drawn(num_queries, len(items), *dropped) if self.training else None
+            return fused.scores(*states, self.gate_weights(), dropout)
+        kept = mol_gradient.ALL
+        if self.training:
+            kept = mol_gradient.drawn((num_pairs, num_queries * of_items.shape[-2]), *dropped)
+        gate_dtype = torch.bfloat16 if self.gate_precision == "bfloat16" else None
+        return mol_gradient.scores(*states, self.gate_weights(), kept=kept, gate_dtype=gate_dtype)
+
+    def _fused(self, query: QueryState) -> FusedGradient | None:
+        if self.gate_precision == "float32":
+            return None
+        return checked_gradient.fused_gradient(
+            query.components, self.num_components, self._hidden, self.gate_activation
+        )
+
+    @property
+    def _hidden(self) -> int:
+        _, first, _, _ = self.logit_gate
+        assert isinstance(first, nn.Linear)
+        return first.out_features
 
     def scores(
         self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None

@@ -87,6 +87,8 @@ def place_of(tensors: Sequence[Tensor], what: str) -> Place:
     nothing = [0, 1, -1] + [0] * (NUM_AXES - 1)
     described = [_described(tensor) for tensor in tensors]
     own_lines = torch.tensor(described + [nothing] * (NUM_TENSORS - len(described)), device=tensors[0].device)
+    # Only what all workers say is looked at: each look waits for a GPU.
+    own_lines[: len(tensors), 1] = torch.stack([tensor.isfinite().all() for tensor in tensors])
     heard = [torch.empty_like(own_lines) for _ in range(num_workers())]
     with communicating(f"sharing {what}"):
         dist.all_gather(heard, own_lines)
@@ -116,12 +118,12 @@ def _check_finite(of_workers: list[list[list[int]]], what: str) -> None:
 
 
 def _described(tensor: Tensor) -> list[int]:
-    """Lines, whether all is finite, dtype, and the sizes of the further axes."""
+    """Lines, room for whether all is finite, dtype, and the sizes of the further axes."""
     assert tensor.dim() <= NUM_AXES
     further = list(tensor.shape[1:])
     padding = [0] * (NUM_AXES - 1 - len(further))
     dtype = DTYPES.index(tensor.dtype) if tensor.dtype in DTYPES else len(DTYPES)
-    return [len(tensor), int(tensor.isfinite().all()), dtype, *further, *padding]
+    return [len(tensor), 0, dtype, *further, *padding]
 
 
 def _named(described: list[int]) -> str:
