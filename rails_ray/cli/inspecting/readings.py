@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rails_ray.cli.inspecting.tables import Survey
-from rails_ray.data.forms import FORMS, QueryForm
+from rails_ray.data.forms import FORMS, NamedItems, QueryForm
 from rails_ray.families.recipes import by_name, names
 from rails_ray.families.training_family import training_family
 from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, INTEGERS, NUMBERS, REFERENCE, TEXT, TIME, VECTOR, Columns
@@ -98,6 +98,8 @@ def readings() -> list[Reading]:
     forms = dict[tuple[str, tuple[str, ...]], QueryForm]()
     for recipe in names():
         form = training_family(by_name(recipe)).form
+        if isinstance(form, NamedItems):
+            continue  # of columns that nobody but a user names
         form_name = next(name for name, other in FORMS.items() if other.fields == form.fields)
         read = form_name, getattr(form, "item_columns", ())  # only vectors have some
         recipes.setdefault(read, []).append(recipe)
