@@ -55,7 +55,8 @@ QUERY_FIELDS = ("text", "embedding", "embeddings", "features", "history", "user_
 
 
 class QueryInput(Strict):
-    """One query, by exactly one of text, embedding, embeddings, features, history and user_id. An index takes some of these."""
+    """One query, by exactly one of text, embedding, embeddings, features, history and user_id. An index takes some of
+    these."""
 
     model_config = one_of(QUERY_FIELDS)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rails_ray.data.corpus import Corpus, ItemFiles
+from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.forms import numbers
 from rails_ray.data.queries import SPLITS, DenseRows
