@@ -1,15 +1,16 @@
 """Several frozen vectors of an item, its title's and its body's: does a gate that is trained find more than the best
 fixed weights?
 
-Texts of TLDR and SciFact become vectors of `wordllama` (256 numbers, its weights are in its wheel): a query one, an item
-one of its title, one of its body and, with three columns, one of both texts together. Nothing but the gate of
+Texts of TLDR and SciFact become vectors of `wordllama` (256 numbers, its weights are in its wheel): a query one, an
+item one of its title, one of its body and, with three columns, one of both texts together. Nothing but the gate of
 `vectors-gated` is trained, for equal steps, batches and negatives, in three seeds. Against it: each pair of vectors
 alone; all pairs at equal weights, which is the cosine of the concatenated vectors; and the best fixed weights, by a
 search along the weights on the validation split. What is compared is NDCG@10 of the test split, over the whole corpus.
 
     python -m jobs.benches.vectors_gated [--data FOLDER] [--steps 1000] [--seeds 0 1 2]
 
-A yes is a gate above the best fixed weights with p at most 0.01, by a paired bootstrap of the queries' means over seeds.
+A yes is a gate above the best fixed weights with p at most 0.01, by a paired bootstrap of the queries' means over
+seeds.
 """
 
 import tempfile
