@@ -1,5 +1,6 @@
 """The life of a version whose queries and items are several vectors by name: encoded, asked, and changed."""
 
+import ast
 import asyncio
 import json
 import re
@@ -17,19 +18,22 @@ import torch
 from rails_ray import local
 from rails_ray.data.queries import DenseRows
 from rails_ray.families import changing, encoding
-from rails_ray.families.config import DataConfig
+from rails_ray.families.config import DataConfig, to_json
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.in_process import InProcess
 from rails_ray.families.json_items import items_in
 from rails_ray.families.read_items import read_items
 from rails_ray.families.recipes import vectors_gated
+from rails_ray.families.training_family import training_family
 from rails_ray.schema.items import ItemInput
 from rails_ray.serving.http import arrow
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
-from rails_ray.storage import versions
+from rails_ray.storage import runs, versions
 from rails_ray.storage.filesystem import Storage
+from rails_ray.training.piece import Given, fit
+from support.command_line import code_blocks
 from support.data_folders import write_named_data
 from support.examples import small_named_config, write_untrained_run
 
@@ -210,3 +214,34 @@ def test_data_of_other_widths_than_a_config_has(tmp_path: Path) -> None:
     message = r"encoder\.item_widths must be the 4 and 7 of the vectors of .*data, or left out, got 4 and 8"
     with pytest.raises(ValueError, match=message):
         for_data(config, read_data(config, Storage(str(tmp_path))))
+
+
+def test_the_example_of_the_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands, in this process, lie between its two blocks of code."""
+    monkeypatch.chdir(tmp_path)
+    tables, search = code_blocks("docs/vectors.md", "python", "Several vectors of each item")
+    names: dict[str, Any] = {}
+    exec(compile(tables, "docs/vectors.md", "exec"), names)
+    storage, config = Storage("rails-ray-data"), vectors_gated("my-vectors", num_steps=20, batch_size=20)
+    read = read_data(config, storage)
+    config = for_data(config, read)
+    [piece] = training_family(config).pieces()
+    fitted = fit(piece, Given(read=read, storage=storage, run="gated"))
+    assert fitted is not None
+    validation = json.dumps(fitted.validation).encode()
+    runs.write(
+        storage,
+        "gated",
+        weights=fitted.weights,
+        validation=validation,
+        training=fitted.training,
+        config=to_json(config),
+    )
+    options = encoding.EncodeOptions(version="gated-1")
+    versions.publish(storage, encoding.encode(InProcess(), str(storage), "gated", options), "2026-01-01T00:00:00Z")
+    exec(compile(search, "docs/vectors.md", "exec"), names)
+    printed = ast.literal_eval(capsys.readouterr().out.splitlines()[-1])
+    assert printed[0] == 0
+    assert len(printed) == 3

@@ -10,7 +10,7 @@ from torch import nn
 
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.support import CutoffSupport
-from rails_ray.data.forms import FORMS, QueryForm, named_vectors, vectors_of_items
+from rails_ray.data.forms import FORMS, QueryForm, several_vectors, vectors_of_items
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
@@ -59,7 +59,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         if isinstance(encoder, VectorsConfig):
             return vectors_of_items(encoder.item_columns, encoder.item_shape)
         if isinstance(encoder, NamedVectorsConfig):
-            return named_vectors(
+            return several_vectors(
                 (encoder.query_columns, encoder.item_columns), (encoder.query_widths, encoder.item_widths)
             )
         return FORMS[encoder.form]

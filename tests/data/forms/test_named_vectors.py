@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.data.corpus import item_inputs
-from rails_ray.data.forms import QueryForm, named_vectors, vectors_of_items
+from rails_ray.data.forms import QueryForm, several_vectors, vectors_of_items
 from rails_ray.data.sources import Sources
 from support.data_folders import write_named_data, write_vector_data
 
 NAMES = ("title", "body")
-FORM = named_vectors((NAMES, NAMES), ((), ()))
+FORM = several_vectors((NAMES, NAMES), ((), ()))
 NO_VECTORS = pa.array([[]] * 60, pa.list_(pa.float32()))
-KNOWN = named_vectors((NAMES, NAMES), ((4, 7), (4, 7)))
+KNOWN = several_vectors((NAMES, NAMES), ((4, 7), (4, 7)))
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_an_item_that_lacks_all_its_vectors(folder: Path, lacks: Any) -> None:
 
 
 def test_items_that_a_trained_model_does_not_read(folder: Path) -> None:
-    other = named_vectors((NAMES, NAMES), ((4, 7), (4, 6)))
+    other = several_vectors((NAMES, NAMES), ((4, 7), (4, 6)))
     message = "column 'body' of .*items.parquet must hold vectors of 6 numbers, as the model reads them, got 7: train a"
     with pytest.raises(ValueError, match=message):
         other.corpus(Sources(str(folder)))
@@ -152,7 +152,7 @@ def test_vectors_whose_columns_are_named_as_texts(names: tuple[str, str], tmp_pa
     read = pq.read_table(folder / "items.parquet")
     table = pa.table({"item_id": read["item_id"], **dict.fromkeys(names, read["vector"])})
     pq.write_table(table, folder / "items.parquet")
-    forms: list[QueryForm] = [vectors_of_items(names, ()), named_vectors((("vector",), names), ((), ()))]
+    forms: list[QueryForm] = [vectors_of_items(names, ()), several_vectors((("vector",), names), ((), ()))]
     for form in forms:
         data = form.read(Sources(str(folder)))
         assert data.titles is None
