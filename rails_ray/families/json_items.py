@@ -61,8 +61,8 @@ def _inputs(version: Version, items: Sequence[ItemInput]) -> pa.Array:
         joined = [f"{item.title}\n{text}" if item.title else text for item, text in zip(items, texts, strict=True)]
         return pa.array(joined, pa.string())
     if isinstance(form, NamedItems):
-        joined = [form.item(item.embeddings or {}, f"items[{number}]") for number, item in enumerate(items)]
-        return vectors(np.array(joined, np.float32))
+        named = [form.item(item.embeddings or {}, f"items[{number}]") for number, item in enumerate(items)]
+        return vectors(np.array(named, np.float32))
     if given[0] == "text":
         assert encoder is not None
         return vectors(encoder.item_features([item.text or "" for item in items]).tensor.numpy())

@@ -136,7 +136,9 @@ def vectors_of_items(columns: tuple[str, ...], shape: tuple[int, ...]) -> QueryF
     return VectorForm(columns, shape)
 
 
-def several_vectors(columns: tuple[tuple[str, ...], ...], widths: tuple[tuple[int, ...], ...]) -> QueryForm:
+def several_vectors(
+    columns: tuple[tuple[str, ...], tuple[str, ...]], widths: tuple[tuple[int, ...], tuple[int, ...]]
+) -> QueryForm:
     """The form `named_vectors` for a model.
 
     Args:

@@ -29,7 +29,7 @@ from rails_ray.data.forms import numbers
 from rails_ray.data.queries import SPLITS, DenseRows
 from rails_ray.data.relevance import are_to_be_read, by_split, no_queries
 from rails_ray.data.sources import Sources, null_notes
-from rails_ray.data.vectors import VectorShape, mapped, vectors_of
+from rails_ray.data.vectors import VectorShape, as_column, mapped, vectors_of
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.model import Model
 from rails_ray.schema.fields import check_embedding
@@ -230,4 +230,4 @@ def _filled(batch: RowBatch, column: str, width: int) -> RowBatch:
 def _with_vectors(
     batch: RowBatch, changed: Callable[[RowBatch], pa.Table], shapes: Mapping[str, VectorShape]
 ) -> pa.Table:
-    return changed(batch).append_column("input", numbers.as_column(_joined(batch, shapes)))
+    return changed(batch).append_column("input", as_column(_joined(batch, shapes)))

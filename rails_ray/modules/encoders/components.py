@@ -205,7 +205,8 @@ class GivenItems(nn.Module):
 def _apart(representation: Float[Tensor, "N E"], widths: Sequence[int], width: int) -> Float[Tensor, "N P d"]:
     """The vectors of a representation, each followed by zeros up to one width."""
     if min(widths) == width:
-        return representation.unflatten(1, (len(widths), width))
+        whole: Tensor = representation.unflatten(1, (len(widths), width))
+        return whole
     vectors = representation.split(list(widths), dim=1)
     return torch.stack([F.pad(own, (0, width - own.shape[1])) for own in vectors], dim=1)
 

@@ -108,7 +108,7 @@ class NamedVectorsConfig(EncoderConfig):
                     f"encoder.{name} must be the {' and '.join(map(str, widths)) or 'widths'} of the vectors of "
                     f"{place}, or left out, got {' and '.join(map(str, getattr(self, name)))}"
                 )
-        return replace(self, **found)
+        return replace(self, query_widths=facts.query_widths, item_widths=facts.item_widths)
 
 
 class NamedVectors(nn.Module):
