@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from rails_ray.data.dataset import Texts
 from rails_ray.data.queries import DenseRows
+from rails_ray.data.sources import null_notes
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.storage.attributes import kinds_of
 from rails_ray.storage.ids import ColumnDigest, keys_of
 from rails_ray.storage.parquet_files import FileRows, RowBatch
 from rails_ray.storage.rows import Rows, repeated_id
 from rails_ray.storage.tables import Table
-from rails_ray.storage.values import Columns
+from rails_ray.storage.values import FILLED_VECTOR, Columns
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class CorpusScan:
 
     digests: digest of each column, by name.
     keys: a number for each item: its integer id, or a hash of its string.
-    num_null: nulls that are read as empty texts, by column.
+    num_null: nulls that are read as empty texts, or as no vectors, by column.
     num_zero: items with a vector of zeros.
     first_zero: id of the first of them; None if there is none.
     """
@@ -188,6 +189,12 @@ class Corpus:
     has_texts: bool = False
     notes: tuple[str, ...] = ()
 
+    def null_notes(self, num_null: Mapping[str, int], num_rows: int) -> list[str]:
+        """A sentence on the values of each column that are null, as far as something is read in their place."""
+        columns: Columns = getattr(self.items, "columns", {})
+        vectors = [name for name, kind in columns.items() if kind == FILLED_VECTOR]
+        return null_notes("items", num_null, num_rows, vectors)
+
 
 def _scanned(rows: FileRows, tables: Iterable[pa.Table], num_null: Mapping[str, int]) -> CorpusScan:
     digests, keys, zeros = dict[str, ColumnDigest](), list[NDArray[np.integer]](), list[Any]()
@@ -208,7 +215,7 @@ def keys_of_all(scans: Sequence[CorpusScan]) -> NDArray[np.integer]:
 
 
 def num_null_of(scans: Sequence[CorpusScan]) -> dict[str, int]:
-    """The nulls of all files that are read as empty texts, by column."""
+    """The nulls of all files, by column, as far as something is read in their place."""
     names = {name for scan in scans for name in scan.num_null}
     return {name: sum(scan.num_null.get(name, 0) for scan in scans) for name in sorted(names)}
 

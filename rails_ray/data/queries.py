@@ -197,9 +197,13 @@ class SparseRows:
 
 @dataclass(frozen=True)
 class DenseRows:
-    """Queries or items that are vectors [Q, D], or several vectors each [Q, P, D]."""
+    """Queries or items that are vectors [Q, D], or several vectors each [Q, P, D].
+
+    widths: numbers of each of several vectors, one after the other in a row [Q, D]; empty if a row is no such thing.
+    """
 
     values: NDArray[np.float32]
+    widths: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -219,7 +223,7 @@ class DenseRows:
 
     def take(self, numbers: NDArray[np.integer] | slice) -> "DenseRows":
         """Some of the queries, in the order of `numbers`."""
-        return DenseRows(self.values[numbers])
+        return replace(self, values=self.values[numbers])
 
     def in_corpus(self, rows: NDArray[np.int64]) -> "DenseRows":
         return self

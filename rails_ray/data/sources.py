@@ -1,6 +1,6 @@
 """Where the tables of a data set are: in one folder, or each in a place of its own; and what is left out of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -313,12 +313,17 @@ def _by_file(files: Sequence[str], found: NDArray[np.int64]) -> str:
     return ", ".join(parts) + ", .." * (len(most) > SHOWN)
 
 
-def null_notes(name: str, num_null: Mapping[str, int], num_rows: int) -> list[str]:
-    """A sentence on the texts of a table that are null; a title may be."""
+def null_notes(name: str, num_null: Mapping[str, int], num_rows: int, vectors: Collection[str] = ()) -> list[str]:
+    """A sentence on the values of a table that are null; a title may be.
+
+    Args:
+        vectors: columns of vectors; the others have texts.
+    """
     return [
-        f"{name}: {number:,} of {num_rows:,} values of column {column!r} are null, read as empty texts"
+        f"{name}: {number:,} of {num_rows:,} values of column {column!r} are null, read as "
+        f"{'no vectors' if column in vectors else 'empty texts'}"
         for column, number in num_null.items()
-        if number and column != "title"
+        if number and (column != "title" or column in vectors)
     ]
 
 

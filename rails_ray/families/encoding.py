@@ -28,7 +28,6 @@ from rails_ray.data.corpus import (
     keys_of_all,
     num_null_of,
 )
-from rails_ray.data.sources import null_notes
 from rails_ray.families import config, indexing
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, training_queries, with_data
@@ -179,7 +178,7 @@ def _encoded(
     attributes = corpus.items.attribute_kinds
     num_shards, part_items = options.num_shards, options.part_items
     scanned = scan(executor, corpus.items, part_items, num_shards if options.shard_by == "hash" else None)
-    for note in [*corpus.notes, *null_notes("items", scanned.num_null, scanned.num_items)]:
+    for note in [*corpus.notes, *corpus.null_notes(scanned.num_null, scanned.num_items)]:
         logging.getLogger(__name__).warning(note)
     if num_shards > scanned.num_items:
         raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")

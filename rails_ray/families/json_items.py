@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rails_ray.data.forms import NamedItems
 from rails_ray.families.given_items import items_of
 from rails_ray.families.version import Version
 from rails_ray.schema.fields import check_embedding, shortened
-from rails_ray.schema.items import ItemInput
+from rails_ray.schema.items import GIVEN_BY, ItemInput
 from rails_ray.schema.times import unit_of
 from rails_ray.storage.attributes import TYPES
 from rails_ray.storage.parquet import vectors
@@ -45,18 +46,24 @@ def items_in(version: Version, items: Sequence[ItemInput]) -> pa.Table:
 
 def _inputs(version: Version, items: Sequence[ItemInput]) -> pa.Array:
     """The texts or the vectors that the model reads."""
-    is_text = "embedding" not in version.described.query
-    encoder = version.query_encoder
-    wanted = "text" if is_text else "embedding" if encoder is None else "embedding or text, each alike"
-    given = {"text" if item.text is not None else "embedding" for item in items}
-    if len(given) > 1 or (encoder is None and given != {wanted}):
-        number = next(number for number, item in enumerate(items) if getattr(item, wanted.split()[0]) is None)
-        raise ValueError(f"items[{number}] must be given by {wanted} for version {version.name}, got the other")
-    if is_text:
+    form, encoder = version.family.form, version.query_encoder
+    [wanted] = [name for name in GIVEN_BY[1:] if name in version.described.query] or ["text"]
+    takes = {wanted} if encoder is None else {wanted, "text"}
+    given = [next(name for name in GIVEN_BY if getattr(item, name) is not None) for item in items]
+    wrong = next((number for number, name in enumerate(given) if name not in takes), None)
+    if wrong is None and len(set(given)) > 1:
+        wrong = next(number for number, name in enumerate(given) if name != wanted)
+    if wrong is not None:
+        by = wanted if encoder is None else f"{wanted} or text, each alike"
+        raise ValueError(f"items[{wrong}] must be given by {by} for version {version.name}, got {given[wrong]}")
+    if wanted == "text":
         texts = [item.text or "" for item in items]
         joined = [f"{item.title}\n{text}" if item.title else text for item, text in zip(items, texts, strict=True)]
         return pa.array(joined, pa.string())
-    if given == {"text"}:
+    if isinstance(form, NamedItems):
+        named = [form.item(item.embeddings or {}, f"items[{number}]") for number, item in enumerate(items)]
+        return vectors(np.array(named, np.float32))
+    if given[0] == "text":
         assert encoder is not None
         return vectors(encoder.item_features([item.text or "" for item in items]).tensor.numpy())
     rows = [item.embedding or [] for item in items]

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from rails_ray.data.corpus import Corpus
-from rails_ray.data.sources import null_notes
 from rails_ray.families.config import DataConfig
 from rails_ray.families.data import read_corpus, with_data
 from rails_ray.families.encoding import scan
@@ -40,6 +39,6 @@ def read_items(version: Version, data: DataConfig) -> tuple[pa.Table, tuple[str,
     """
     corpus = corpus_to_add(version, data)
     scanned = scan(InProcess(), corpus.items, 1, None)
-    notes = (*corpus.notes, *null_notes("items", scanned.num_null, scanned.num_items))
+    notes = (*corpus.notes, *corpus.null_notes(scanned.num_null, scanned.num_items))
     files: list[FileRows] = list(scanned.files)
     return pa.concat_tables(corpus.items.blocks(files, 0, scanned.num_items)), notes

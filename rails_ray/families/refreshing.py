@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from rails_ray.allowed_code import AllowedCode
 from rails_ray.data.corpus import ItemFiles
-from rails_ray.data.sources import null_notes
 from rails_ray.families import changing
 from rails_ray.families.calibrating import recalibrate
 from rails_ray.families.changing import Change
@@ -83,7 +82,7 @@ def refresh(
     table = source.table.only(fresh)
     attributes = {name: kind for name, kind in source.attributes.items() if name in table}
     items, num_null = _items_of(replace(source, table=table, attributes=attributes))
-    notes = (*corpus.notes, *null_notes("items", num_null, items.num_rows))
+    notes = (*corpus.notes, *corpus.null_notes(num_null, items.num_rows))
     if not items.num_rows:
         return Refreshed(None, len(fresh), notes)
     num_calibrated, problems = 0, list[str]()

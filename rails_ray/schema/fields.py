@@ -62,15 +62,22 @@ def check_text(text: str, is_blank: bool, where: str) -> None:
         raise ValueError(f"{where}.text must hold a letter or a digit, got {shortened(text)}")
 
 
-def check_embedding(embedding: list[float], width: int, where: str, most: float = LARGEST_NUMBER) -> None:
-    """Raises:
-    ValueError: if an embedding is not of its width, or too large.
+def check_embedding(
+    embedding: list[float], width: int, where: str, most: float = LARGEST_NUMBER, field: str = "embedding"
+) -> None:
+    """
+    Args:
+        where: the place of what has it, for messages.
+        field: its field there.
+
+    Raises:
+        ValueError: if an embedding is not of its width, or too large.
     """
     if len(embedding) != width:
-        raise ValueError(f"{where}.embedding must have {width} numbers, got {len(embedding)}")
+        raise ValueError(f"{where}.{field} must have {width} numbers, got {len(embedding)}")
     largest = max(embedding, key=abs)
     if abs(largest) > most:
-        raise ValueError(f"{where}.embedding must hold numbers up to {most:g}, got {largest:g}")
+        raise ValueError(f"{where}.{field} must hold numbers up to {most:g}, got {largest:g}")
 
 
 class _Echo(reprlib.Repr):

@@ -4,16 +4,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rails_ray.schema.fields import Finite, IdField
-from rails_ray.schema.queries import WIDEST, Strict, exactly_one, one_of
+from rails_ray.schema.fields import IdField
+from rails_ray.schema.queries import NamedVectors, Strict, Vector, exactly_one, one_of
 
 MOST_ITEMS = 10_000  # of a request
 MOST_CHANGES = 8  # requests that a server holds, of which it carries out one at a time
-GIVEN_BY = ("text", "embedding")
+GIVEN_BY = ("text", "embedding", "embeddings")
 
 
 class ItemInput(Strict):
-    """An item, by exactly one of text and embedding, as its model reads it."""
+    """An item, by exactly one of text, embedding and embeddings, as its model reads it."""
 
     model_config = one_of(GIVEN_BY)
 
@@ -21,8 +21,12 @@ class ItemInput(Strict):
     text: Annotated[str, Field(min_length=1, max_length=100_000)] | None = Field(
         None, description="What the model reads; where items have titles, it reads the title before it."
     )
-    embedding: Annotated[list[Finite], Field(min_length=1, max_length=WIDEST, fail_fast=True)] | None = Field(
+    embedding: Vector | None = Field(
         None, description="The item's vector, of the width of the others, where items are vectors."
+    )
+    embeddings: NamedVectors | None = Field(
+        None,
+        description="Vectors by their names, where items are several vectors; an item may lack some, but not all.",
     )
     title: Annotated[str, Field(max_length=10_000)] | None = Field(None, description="Shown with answers.")
     attributes: dict[str, Any] | None = Field(

@@ -10,8 +10,11 @@ from rails_ray.schema.fields import FeatureNumber, Finite, IdField, TimeField
 from rails_ray.schema.times import seconds_of
 
 WIDEST = 65_536  # numbers of a vector
+MOST_VECTORS = 64  # of a query or an item
 
 ItemList = Annotated[list[IdField], Field(max_length=10_000, fail_fast=True)]
+Vector = Annotated[list[Finite], Field(min_length=1, max_length=WIDEST, fail_fast=True)]
+NamedVectors = Annotated[dict[str, Vector], Field(min_length=1, max_length=MOST_VECTORS, fail_fast=True)]
 Features = Annotated[
     dict[FeatureNumber, Finite],
     Field(max_length=100_000, fail_fast=True, json_schema_extra={"additionalProperties": False}),
@@ -47,20 +50,24 @@ def one_of(names: Sequence[str]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"oneOf": given})
 
 
-QUERY_FIELDS = ("text", "embedding", "features", "history", "user_id")
+QUERY_FIELDS = ("text", "embedding", "embeddings", "features", "history", "user_id")
 """The fields of which a query has one; each belongs to a form in `data.forms`."""
 
 
 class QueryInput(Strict):
-    """One query, by exactly one of text, embedding, features, history and user_id. An index takes some of these."""
+    """One query, by exactly one of text, embedding, embeddings, features, history and user_id. An index takes some of
+    these."""
 
     model_config = one_of(QUERY_FIELDS)
 
     text: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
-    embedding: Annotated[list[Finite], Field(min_length=1, max_length=WIDEST, fail_fast=True)] | None = Field(
+    embedding: Vector | None = Field(
         None,
         description="The representation that the query tower would make, of its width; or, where queries are vectors, "
         "the query itself.",
+    )
+    embeddings: NamedVectors | None = Field(
+        None, description="Vectors by their names, where queries are several vectors: one for each of them."
     )
     features: Features | None = Field(
         None, description="The value of each feature by its number in decimal digits, where queries are features."

@@ -21,7 +21,7 @@ class RowBatch:
     """Consecutive rows of one file.
 
     first_row: place of the first row in the file.
-    num_null: nulls of columns whose nulls are read as empty texts.
+    num_null: nulls of columns whose nulls are read as empty texts, or as empty lists.
     """
 
     table: pa.Table

@@ -293,7 +293,7 @@ class _Reading:
             values = self._values(batch, footer, column, first_row)
             if kind.is_filled:
                 num_null[column] = values.null_count
-                values = values.fill_null("")
+                values = kind.filled(values)
             elif values.null_count and not kind.keeps_nulls:
                 row = first_row + values.is_null().to_pylist().index(True)
                 raise ValueError(

@@ -46,7 +46,7 @@ class Kind:
     name: them in words.
     change: changes an array of plain values; returns None for a type that is not of the kind.
     empty: type of a column of which every value is null.
-    is_filled: whether nulls are read as empty texts.
+    is_filled: whether nulls are read as empty texts, or as empty lists.
     """
 
     name: str
@@ -71,6 +71,13 @@ class Kind:
         if found is None:
             raise BadValueError(f"be of type {self.name}", str(values.type))
         return found
+
+    def filled(self, values: pa.Array) -> pa.Array:
+        """Values that were read, with an empty text or an empty list in place of null."""
+        if not is_list(values.type):
+            return values.fill_null("")
+        lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        return pa.LargeListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]), values.flatten())
 
     def type_of(self, field: pa.Field) -> pa.DataType:
         """The type as which a column is read.
@@ -264,6 +271,9 @@ TIME = Kind("timestamp, date, number or string", _instants, pa.int64())
 INTEGERS = Kind("list of integers", _lists_of_integers, pa.list_(pa.int64()))
 NUMBERS = Kind("list of floats or list of integers", _lists_of_numbers, pa.list_(pa.float32()))
 FLOATS = Kind("list of floats", _lists_of_floats, pa.large_list(pa.float32()))
+FILLED_VECTOR = Kind(  # a null is an empty list
+    "list of floats or list of integers", _lists_of_numbers, pa.list_(pa.float32()), is_filled=True
+)
 VECTOR = Kind("list of floats or list of integers or list of lists of floats", _vectors, pa.list_(pa.float32()))
 TEXTS = Kind("list of strings", _lists_of(_texts), pa.list_(pa.string()))
 IDS = Kind("list of integers or list of strings", _lists_of(_ids), pa.list_(pa.int64()))

@@ -12,6 +12,7 @@ from rails_ray.data.queries import DenseRows, ItemLists, Visits
 from rails_ray.modules.encoders import Encoder
 from rails_ray.modules.encoders.frozen import FrozenText, FunctionConfig
 from rails_ray.modules.encoders.hstu import Hstu, HstuConfig
+from rails_ray.modules.encoders.named_vectors import NamedVectors, NamedVectorsConfig
 from rails_ray.modules.encoders.sasrec import Sasrec, SasrecConfig
 from rails_ray.modules.encoders.text import TextTransformer, TransformerConfig
 from rails_ray.modules.encoders.two_tower import TwoTower, TwoTowerConfig
@@ -75,6 +76,11 @@ MEMBERS = {
         lambda: Vectors(VectorsConfig(query_width=4, item_shape=(2, 4))),
         DenseRows(ROWS),
         DenseRows(np.stack([ROWS, ROWS[:, ::-1]], axis=1)),
+    ),
+    "named vectors": Member(
+        lambda: NamedVectors(NamedVectorsConfig(query_widths=(3, 1), item_widths=(3, 1))),
+        DenseRows(ROWS),
+        DenseRows(ROWS),
     ),
     "a frozen text model": Member(
         lambda: FrozenText(FunctionConfig(function="support.text_vectors:encode", width=WIDTH), ALLOWED), TEXTS, TEXTS

@@ -39,12 +39,13 @@ from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.parquet import item_part, item_state, part_to_bytes
 from rails_ray.training.piece import Given, fit
-from support.data_folders import write_sequence_data, write_text_data, write_vector_data
+from support.data_folders import write_named_data, write_sequence_data, write_text_data, write_vector_data
 from support.examples import (
     of_numbers,
     small_bm25_config,
     small_config,
     small_history_config,
+    small_named_config,
     small_solar_config,
     small_vector_config,
 )
@@ -63,6 +64,7 @@ FAMILIES: dict[str, tuple[RunConfig, Callable[[Path], Path]]] = {
         small_vector_config("mixture of given"),
         partial(write_vector_data, num_vectors=3),
     ),
+    "dual encoder of named vectors": (small_named_config(), write_named_data),
     "cosine": (small_vector_config("cosine"), write_vector_data),
     "dual encoder of a frozen text model": (
         small_config().with_family(encoder=FunctionConfig(function="support.text_vectors:encode")),

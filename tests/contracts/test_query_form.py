@@ -26,8 +26,20 @@ from rails_ray.modules.model import Model
 from rails_ray.schema.queries import QUERY_FIELDS, QueryInput
 from rails_ray.serving.encoder import encode
 from rails_ray.storage.filesystem import Storage
-from support.data_folders import write_number_data, write_sequence_data, write_text_data, write_vector_data
-from support.examples import small_config, small_history_config, small_solar_config, small_vector_config
+from support.data_folders import (
+    write_named_data,
+    write_number_data,
+    write_sequence_data,
+    write_text_data,
+    write_vector_data,
+)
+from support.examples import (
+    small_config,
+    small_history_config,
+    small_named_config,
+    small_solar_config,
+    small_vector_config,
+)
 from support.ranked import small_rbe_config, write_scored_data
 
 
@@ -42,6 +54,7 @@ CASES: dict[str, list[tuple[RunConfig, Callable[[Path], Path]]]] = {
         (solar("vector"), lambda folder: write_number_data(folder, "vector")),
         (small_vector_config(), write_vector_data),
     ],
+    "named_vectors": [(small_named_config(), write_named_data)],
     "features": [(solar("features"), lambda folder: write_number_data(folder, "features"))],
     "scored_text": [(small_rbe_config(), write_scored_data)],
     "history": [(small_history_config(), lambda folder: write_sequence_data(folder, num_items=9))],
@@ -152,6 +165,7 @@ def test_queries_of_the_data_are_encoded_as_requests_are(case: Case) -> None:
         "text": lambda text: {"text": text},
         "scored_text": lambda text: {"text": text},
         "vector": lambda vector: {"embedding": vector.tolist()},
+        "named_vectors": lambda row: {"embeddings": {"title": row[:4].tolist(), "body": row[4:].tolist()}},
         "features": lambda pairs: {"features": dict(zip(*(part.tolist() for part in pairs), strict=True))},
         "history": lambda rows: {"history": [case.data.item_ids[row] for row in rows]},
     }
@@ -167,7 +181,14 @@ def test_queries_of_the_data_are_encoded_as_requests_are(case: Case) -> None:
 
 
 def test_a_query_of_another_form_is_refused(case: Case) -> None:
-    given = {"text": "x", "embedding": [1.0], "features": {}, "history": ["x"], "user_id": 3}
+    given = {
+        "text": "x",
+        "embedding": [1.0],
+        "embeddings": {"a": [1.0]},
+        "features": {},
+        "history": ["x"],
+        "user_id": 3,
+    }
     takes = [*case.form.fields, *(["embedding"] if case.model.representation_width else [])]
     assert given.keys() == set(QUERY_FIELDS)
     for field in set(given) - set(takes):

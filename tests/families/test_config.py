@@ -21,20 +21,30 @@ from rails_ray.families.dual_encoder.config import (
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.solar.train import SolarTraining
 from rails_ray.families.vector_items.storing import FullItems, PqItems
+from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.frozen import SentenceTransformerConfig
+from rails_ray.modules.encoders.named_vectors import NamedVectorsConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.bucket_cross_entropy import BucketCrossEntropyConfig
-from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig, TermsConfig
+from rails_ray.modules.losses.config import (
+    ContrastiveConfig,
+    MaximumLikelihoodConfig,
+    NoneConfig,
+    PointwiseConfig,
+    TermsConfig,
+)
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.look_up import LookUpConfig
+from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.contrast import Gathered, Streamed, WithinBatch
 from support.examples import (
     small_config,
     small_history_config,
+    small_named_config,
     small_solar_config,
 )
 
@@ -216,6 +226,7 @@ def test_a_gate_reads_what_its_config_says() -> None:
 
 
 TEXTS = small_config()
+NAMED = small_named_config()
 
 
 HISTORIES = small_history_config()
@@ -237,6 +248,34 @@ SOLAR = small_solar_config()
             {"compile_blocks": True},
             "encoder.kind must be one of transformer, sasrec, hstu for compile_blocks, got 'two_tower'",
         ),
+        (
+            TEXTS,
+            {"similarity": MixtureOfLogitsConfig(num_query_components=1, num_item_components=1)},
+            r"mixture_of_logits must have at least 2 pairs of components to weigh, got 1 x 1: take dot_product$",
+        ),
+        (
+            TEXTS,
+            {"similarity": MixtureOfLogitsConfig(num_item_components=0)},
+            r"similarity\.num_item_components must be at least 1 for encoder\.kind two_tower, got 0",
+        ),
+        (
+            NAMED,
+            {"encoder": NamedVectorsConfig(query_columns=("vector",), item_columns=("vector",))},
+            r"at least 2 pairs of components to weigh, got 1 x 1: take dot_product, with encoder\.kind vectors",
+        ),
+        (
+            NAMED,
+            {"similarity": MixtureOfLogitsConfig(num_query_components=3, num_item_components=0)},
+            r"similarity\.num_query_components must be the 2 of encoder\.query_columns, or 0 for as many, got 3",
+        ),
+        (
+            NAMED,
+            {"components": ComponentsConfig()},
+            r"encoder\.kind named_vectors must have components\.queries and components\.items given under "
+            r"similarity\.kind mixture_of_logits, got projected and projected under mixture_of_logits",
+        ),
+        (NAMED, {"similarity": DotProductConfig()}, "got given and given under dot_product"),
+        (NAMED, {"loss": NoneConfig()}, r"loss\.kind must not be none for encoder\.kind named_vectors, .* got none"),
     ],
 )
 def test_training_that_cannot_be(made: RunConfig, fields: dict[str, Any], message: str) -> None:

@@ -60,8 +60,8 @@ def asking(**fields: Any) -> dict[str, Any]:
             "cutoff['a b'] must not be given, no such field exists, got 1",
         ),
         (
-            query(**{f"field{number}": 1 for number in range(11)}),
-            "queries[1] must have no more than its 10 fields, got 11",
+            query(**{f"field{number}": 1 for number in range(12)}),
+            "queries[1] must have no more than its 11 fields, got 12",
         ),
         (query(text="red", timestamps=[1]), "queries[1] must have history beside timestamps, got none"),
         ({f"field{number}": 1 for number in range(20)}, "the body must have no more than its 19 fields, got 20"),

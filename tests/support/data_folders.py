@@ -104,6 +104,28 @@ def write_vector_data(folder: Path, num_vectors: int = 1, *, num_items: int = 60
     return folder
 
 
+def write_named_data(folder: Path, *, num_items: int = 60, widths: tuple[int, int] = (4, 7)) -> Path:
+    """Items with a vector `title` and a vector `body`, of which every fifth lacks one; each has a query for each split
+    near the first. A column `text` has their texts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    tables: dict[str, dict[str, Any]] = {"items": {}, "queries": {}}
+    for number, (name, width) in enumerate(zip(("title", "body"), widths, strict=True)):
+        items = generator.standard_normal((num_items, width))
+        queries = np.tile(items, (3, 1)) + 0.3 * generator.standard_normal((3 * num_items, width))
+        lacks = [row % 10 == 5 * number for row in range(num_items)]
+        listed = [None if own else row for row, own in zip(items.tolist(), lacks, strict=True)]
+        tables["items"][name], tables["queries"][name] = listed, queries.tolist()
+    rows = np.arange(3 * num_items)
+    ids = [f"item-{row}" for row in range(num_items)]
+    tables["items"] |= {"item_id": ids, "text": [f"text of {own}" for own in ids]}
+    tables["queries"] |= {"query_id": rows, "split": np.repeat(["train", "valid", "test"], num_items)}
+    tables["relevance"] = {"query_id": rows, "item_id": [ids[row % num_items] for row in rows]}
+    for table, columns in tables.items():
+        pq.write_table(pa.table(columns), folder / f"{table}.parquet")
+    return folder
+
+
 def write_number_data(folder: Path, kind: str, num_items: int = 24) -> Path:
     """Queries of which feature i stands for item i: sparse `features`, or a `vector` of them."""
     folder.mkdir(parents=True, exist_ok=True)

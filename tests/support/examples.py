@@ -29,6 +29,7 @@ from rails_ray.families.solar.train import SolarTraining
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.named_vectors import NamedVectorsConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.solar import ChunksConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
@@ -290,6 +291,16 @@ def mark(checkpoint: Path, seconds: float) -> None:
 def of_numbers(kind: str) -> tuple[RunConfig, Callable[[Path], Path]]:
     """A small SOLAR of such queries, and what writes them."""
     return small_solar_config(2, input=kind, ngram_sizes=()), partial(write_number_data, kind=kind)
+
+
+def small_named_config() -> RunConfig:
+    """A small run over vectors `title` and `body` of queries and items, whose gate alone is trained."""
+    small = small_config()
+    return small.with_family(
+        encoder=NamedVectorsConfig(),
+        components=replace(small.family.components, queries="given", items="given"),
+        similarity=replace(small.family.similarity, num_query_components=0, num_item_components=0),
+    )
 
 
 def small_vector_config(kind: str = "mixture") -> RunConfig:

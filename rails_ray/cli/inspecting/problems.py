@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from rails_ray.cli.inspecting.readings import INSTEAD, OPTIONAL, USERS, Reading
+from rails_ray.cli.inspecting.readings import INSTEAD, USERS, Reading
 from rails_ray.cli.inspecting.tables import Survey
 from rails_ray.data.forms.numbers import check_one_form, features_of
 from rails_ray.data.queries import SPLITS
@@ -90,11 +90,11 @@ def problems(sources: Sources, reading: Reading, surveyed: dict[str, Survey], kn
     if "interactions" in tables and "users" in surveyed and surveyed["users"].num_files:
         tables["users"], needed["users"] = surveyed["users"], USERS
     for name, table in tables.items():
-        _check_columns(found, name, table, needed[name], OPTIONAL[reading.form_name].get(name, {}))
+        _check_columns(found, name, table, needed[name], reading.optional.get(name, {}))
     _check_ids(found, sources, tables)
     for name, columns in (("items", reading.item_columns), ("queries", ("vector",))):
         for column in columns:
-            if column in needed.get(name, {}):
+            if column in needed.get(name, {}) and not needed[name][column].is_filled:
                 _check_vectors(found, name, tables[name], column, needed[name][column])
     if "queries" in tables:
         _check_queries(found, "queries", tables["queries"], needed["queries"])

@@ -1,12 +1,13 @@
 """The ways in which recipes read a data set, and which of them its columns allow.
 
-| reading    | tables                                                                   |
-|------------|--------------------------------------------------------------------------|
-| `text`     | items with texts, queries that are texts, relevance                      |
-| `vector`   | items, queries that are vectors, relevance                               |
-| `vectors`  | the same, and the items are vectors too                                  |
-| `features` | items, queries that are features with values, relevance                  |
-| `history`  | items, interactions; users, if there is such a table                     |
+| reading         | tables                                                  |
+|-----------------|---------------------------------------------------------|
+| `text`          | items with texts, queries that are texts, relevance     |
+| `vector`        | items, queries that are vectors, relevance              |
+| `vectors`       | the same, and the items are vectors too                 |
+| `named_vectors` | the same, several vectors of each by name               |
+| `features`      | items, queries that are features with values, relevance |
+| `history`       | items, interactions; users, if there is such a table    |
 
 `COLUMNS` says what the forms in `rails_ray.data.forms` read of each table; a test holds it to what they refuse.
 """
@@ -18,7 +19,19 @@ from rails_ray.cli.inspecting.tables import Survey
 from rails_ray.data.forms import FORMS, QueryForm
 from rails_ray.families.recipes import by_name, names
 from rails_ray.families.training_family import training_family
-from rails_ray.storage.values import FILLED_TEXT, ID, INTEGER, INTEGERS, NUMBERS, REFERENCE, TEXT, TIME, VECTOR, Columns
+from rails_ray.storage.values import (
+    FILLED_TEXT,
+    FILLED_VECTOR,
+    ID,
+    INTEGER,
+    INTEGERS,
+    NUMBERS,
+    REFERENCE,
+    TEXT,
+    TIME,
+    VECTOR,
+    Columns,
+)
 
 RELEVANCE = {"query_id": REFERENCE, "item_id": REFERENCE}
 COLUMNS: Mapping[str, Mapping[str, Columns]] = {
@@ -58,6 +71,7 @@ class Reading:
     form_name: the name of the form in `FORMS`.
     form: what reads it.
     item_columns: columns with vectors of items.
+    query_columns: columns with vectors of queries, where the form has several of each.
     recipes: the recipes that read so.
     untrained: those of them that train nothing, and can do with items alone.
     """
@@ -68,12 +82,27 @@ class Reading:
     item_columns: tuple[str, ...]
     recipes: tuple[str, ...]
     untrained: tuple[str, ...]
+    query_columns: tuple[str, ...] = ()
 
     @property
     def columns(self) -> dict[str, Columns]:
         """The columns that it needs, by table."""
+        if self.query_columns:
+            return {
+                "items": {"item_id": ID, **dict.fromkeys(self.item_columns, FILLED_VECTOR)},
+                "queries": {"query_id": ID, "split": TEXT, **dict.fromkeys(self.query_columns, NUMBERS)},
+                "relevance": RELEVANCE,
+            }
         needed = dict(COLUMNS[self.form_name])
         return needed | {"items": {**needed["items"], **dict.fromkeys(self.item_columns, VECTOR)}}
+
+    @property
+    def optional(self) -> dict[str, Columns]:
+        """The columns that it may read, by table."""
+        if self.query_columns:
+            texts = {name: FILLED_TEXT for name in ("title", "text") if name not in self.item_columns}
+            return {"items": texts}
+        return dict(OPTIONAL[self.form_name])
 
     def lacks(self, there: Mapping[str, Survey]) -> list[str]:
         """The tables and columns that are not there, such as `relevance` and `queries.split`."""
@@ -105,7 +134,8 @@ def readings() -> list[Reading]:
     found = []
     for (form_name, item_columns), own in recipes.items():
         form = forms[form_name, item_columns]
-        name = f"{form_name}s" if item_columns else form_name
+        query_columns = getattr(form, "query_columns", ())
+        name = f"{form_name}s" if item_columns and not query_columns else form_name
         untrained = tuple(recipe for recipe in own if not training_family(by_name(recipe)).trains)
-        found.append(Reading(name, form_name, form, item_columns, tuple(own), untrained))
+        found.append(Reading(name, form_name, form, item_columns, tuple(own), untrained, query_columns))
     return sorted(found, key=lambda reading: -len(reading.item_columns))

@@ -1,20 +1,21 @@
 """Forms of queries: one way to ask each, from the tables of a data set to the field of a request.
 
-| member        | a query is                            | a request's fields   | a folder's tables         |
-|---------------|---------------------------------------|----------------------|---------------------------|
-| `text`        | a text                                | `text`               | items, queries, relevance |
-| `vector`      | a vector                              | `embedding`          | items, queries, relevance |
-| `features`    | numbers of features with a value each | `features`           | items, queries, relevance |
-| `history`     | items in time order                   | `history`, `user_id` | items, interactions       |
-| `scored_text` | a text that a heavy ranker has scored | `text`               | those of `text`, scores   |
+| member          | a query is                            | a request's fields   | a folder's tables         |
+|-----------------|---------------------------------------|----------------------|---------------------------|
+| `text`          | a text                                | `text`               | items, queries, relevance |
+| `vector`        | a vector                              | `embedding`          | items, queries, relevance |
+| `named_vectors` | several vectors by name               | `embeddings`         | items, queries, relevance |
+| `features`      | numbers of features with a value each | `features`           | items, queries, relevance |
+| `history`       | items in time order                   | `history`, `user_id` | items, interactions       |
+| `scored_text`   | a text that a heavy ranker has scored | `text`               | those of `text`, scores   |
 
-`numbers` reads the tables of `vector` and `features`.
+`numbers` reads the tables of `vector` and `features`, and the items of `named_vectors`.
 
 A query of any form may also be given by its representation, as field `embedding`, if the model takes one. If queries
 are vectors, that field is the query itself.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +25,7 @@ from rails_ray.data.corpus import Corpus
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.forms.features import FeaturesForm
 from rails_ray.data.forms.history import HistoryForm
+from rails_ray.data.forms.named_vectors import NamedVectorsForm
 from rails_ray.data.forms.scored_text import ScoredTextForm
 from rails_ray.data.forms.text import TextForm
 from rails_ray.data.forms.vector import VectorForm
@@ -99,9 +101,25 @@ class QueryForm(Protocol):
         """
 
 
+@runtime_checkable
+class NamedItems(Protocol):
+    """A form whose items are several vectors by name."""
+
+    def item(self, vectors: Mapping[str, Sequence[float]], where: str) -> list[float]:
+        """The vectors of an item of a request, one after the other, as the model reads them.
+
+        Args:
+            where: the item's place in the request, for messages.
+
+        Raises:
+            ValueError: if a name is unknown, or a vector has another width.
+        """
+
+
 FORMS: dict[str, QueryForm] = {
     "text": TextForm(),
     "vector": VectorForm(),
+    "named_vectors": NamedVectorsForm(),
     "features": FeaturesForm(),
     "history": HistoryForm(),
     "scored_text": ScoredTextForm(),
@@ -116,3 +134,15 @@ def vectors_of_items(columns: tuple[str, ...], shape: tuple[int, ...]) -> QueryF
         shape: number and width of an item's vectors; empty for the data's.
     """
     return VectorForm(columns, shape)
+
+
+def several_vectors(
+    columns: tuple[tuple[str, ...], tuple[str, ...]], widths: tuple[tuple[int, ...], tuple[int, ...]]
+) -> QueryForm:
+    """The form `named_vectors` for a model.
+
+    Args:
+        columns: those of queries, and those of items.
+        widths: numbers of their vectors; empty for the data's.
+    """
+    return NamedVectorsForm(*columns, *widths)

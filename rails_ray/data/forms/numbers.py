@@ -61,7 +61,7 @@ def read(sources: Sources, vector_columns: Sequence[str] = (), needed: Collectio
         NotFoundError: if a table is not there.
         ValueError: if a table is not as the contract says; the message names file, column and row.
     """
-    items = item_files(sources, ()).read()
+    items = item_files(sources, (), without=vector_columns).read()
     check_distinct(items, "item_id")
     item_ids, titles = ItemIds(items["item_id"]), Texts(items["title"]) if "title" in items else None
     if vector_columns and not are_to_be_read(sources, needed):
@@ -143,12 +143,21 @@ def corpus(
     return Corpus(items, query)
 
 
-def item_files(sources: Sources, vector_columns: Sequence[str], attributes: Columns = NO_COLUMNS) -> ItemFiles:
-    """The items, with their vectors as inputs if columns are named, and attributes."""
+def item_files(
+    sources: Sources,
+    vector_columns: Sequence[str],
+    attributes: Columns = NO_COLUMNS,
+    without: Collection[str] = (),
+) -> ItemFiles:
+    """The items, with their vectors as inputs if columns are named, and attributes.
+
+    Args:
+        without: further columns that are no texts, whatever their names.
+    """
     columns = {"item_id": ID, **dict.fromkeys(vector_columns, VECTOR)}
-    optional = {"title": FILLED_TEXT, "text": FILLED_TEXT}
+    optional = {name: FILLED_TEXT for name in ("title", "text") if name not in (*vector_columns, *without)}
     table = sources.open("items", {**columns, **optional})
-    made = partial(_item, shapes=tuple(_shapes(table, vector_columns)))
+    made = partial(_item, shapes=tuple(_shapes(table, vector_columns)), texts=tuple(optional))
     return ItemFiles(table, columns, optional, made, sources.refuses_zeros, attributes)
 
 
@@ -188,11 +197,11 @@ def _joined(batch: RowBatch, shapes: Sequence[tuple[str, VectorShape]]) -> NDArr
     return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
-def _item(batch: RowBatch, shapes: Sequence[tuple[str, VectorShape]]) -> pa.Table:
+def _item(batch: RowBatch, shapes: Sequence[tuple[str, VectorShape]], texts: Sequence[str]) -> pa.Table:
     items = batch.table.select(["item_id"])
     if shapes:
         items = items.append_column("input", as_column(_joined(batch, shapes)))
-    found = [batch[name] for name in ("title", "text") if name in batch.table.column_names]
+    found = [batch[name] for name in texts if name in batch.table.column_names]
     if not found:
         return items
     title = found[0] if len(found) == 1 else pc.if_else(pc.equal(found[0], ""), found[1], found[0])

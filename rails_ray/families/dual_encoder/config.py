@@ -12,6 +12,7 @@ from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
 from rails_ray.modules.encoders.histories import HistoryConfig
 from rails_ray.modules.encoders.hstu import HstuConfig
+from rails_ray.modules.encoders.named_vectors import NamedVectorsConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
 from rails_ray.modules.encoders.temperature import TemperatureConfig
 from rails_ray.modules.encoders.text import TransformerConfig
@@ -36,6 +37,7 @@ Encoder = (
     | SasrecConfig
     | HstuConfig
     | VectorsConfig
+    | NamedVectorsConfig
     | SentenceTransformerConfig
     | FunctionConfig
 )
@@ -163,7 +165,7 @@ class DualEncoderConfig:
     A field with a `kind` is a union; these are its kinds:
 
         encoder      two_tower, transformer, sentence_transformer, function (texts); sasrec, hstu (histories);
-                     vectors
+                     vectors, named_vectors
         similarity   mixture_of_logits, dot_product
         loss         beta_nce, exp_nce, sampled_softmax, pointwise, maximum_likelihood; none trains nothing
         negatives    uniform, popularity, mixed, hard, in_batch, cross_device
@@ -228,6 +230,7 @@ class DualEncoderConfig:
                 f"negatives.shared_by must be batch without histories, got {self.negatives.shared_by}: a step would "
                 "encode other items for each query"
             )
+        self._check_pairs()
         self._check_given()
         self._check_quantized()
         if self.surrogate.kind != "none":
@@ -240,8 +243,57 @@ class DualEncoderConfig:
                 "only beta_nce, exp_nce and sampled_softmax can be computed block by block"
             )
 
+    def _check_pairs(self) -> None:
+        """A gate weighs two pairs of components at least. Named vectors say how many components there are, and are
+        weighed as they are."""
+        similarity, encoder, components = self.similarity, self.encoder, self.components
+        if isinstance(encoder, NamedVectorsConfig) and (
+            similarity.kind != "mixture_of_logits" or {components.queries, components.items} != {"given"}
+        ):
+            raise ValueError(
+                "encoder.kind named_vectors must have components.queries and components.items given under "
+                f"similarity.kind mixture_of_logits, got {components.queries} and {components.items} under "
+                f"{similarity.kind}"
+            )
+        if similarity.kind != "mixture_of_logits":
+            return
+        sides = {"num_query_components": "query_columns", "num_item_components": "item_columns"}
+        for name, columns in sides.items():
+            number = getattr(similarity, name)
+            if not isinstance(encoder, NamedVectorsConfig):
+                if number < 1:
+                    raise ValueError(
+                        f"similarity.{name} must be at least 1 for encoder.kind {encoder.kind}, got {number}"
+                    )
+            elif number not in (0, num_columns := len(getattr(encoder, columns))):
+                raise ValueError(
+                    f"similarity.{name} must be the {num_columns} of encoder.{columns}, or 0 for as many, got {number}"
+                )
+        num_query, num_item = self.num_components
+        if num_query * num_item == 1:
+            raise ValueError(
+                "similarity.kind mixture_of_logits must have at least 2 pairs of components to weigh, got 1 x 1: take "
+                "dot_product" + (", with encoder.kind vectors" if isinstance(encoder, NamedVectorsConfig) else "")
+            )
+
+    @property
+    def num_components(self) -> tuple[int, int]:
+        """(P_Q, P_X)."""
+        similarity, encoder = self.similarity, self.encoder
+        if similarity.kind == "dot_product":
+            return 1, 1
+        if isinstance(encoder, NamedVectorsConfig):
+            return len(encoder.query_columns), len(encoder.item_columns)
+        return similarity.num_query_components, similarity.num_item_components
+
     def _check_given(self) -> None:
         """Only frozen vectors are components as they are, and only these can do without training."""
+        if isinstance(self.encoder, NamedVectorsConfig):
+            if self.loss.kind == "none":
+                raise ValueError(
+                    "loss.kind must not be none for encoder.kind named_vectors, whose gate is trained, got none"
+                )
+            return
         if self.components.items == "given" and not self.encoder.is_frozen:
             raise ValueError(
                 f"components.items must be projected for encoder.kind {self.encoder.kind}, got given: only frozen "
@@ -276,13 +328,9 @@ class DualEncoderConfig:
 
     def _check_surrogate(self) -> None:
         """A surrogate stands for scores that no inner product of stored vectors gives."""
-        similarity = self.similarity
-        pairs = (
-            1 if similarity.kind == "dot_product" else similarity.num_query_components * similarity.num_item_components
-        )
-        if pairs == 1:
+        if self.similarity.kind == "dot_product":
             raise ValueError(
-                f"surrogate must stand for a mixture of several components, got {similarity.kind}, whose score is an "
+                "surrogate must stand for a mixture of several components, got dot_product, whose score is an "
                 "inner product of the vectors as they are"
             )
         if self.items.kind == "pq":

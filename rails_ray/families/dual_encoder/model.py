@@ -10,7 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rails_ray.modules.encoders import Encoder
-from rails_ray.modules.encoders.components import GivenItems, GivenQueries, ItemComponents, QueryComponents
+from rails_ray.modules.encoders.components import (
+    GatedQueries,
+    GivenItems,
+    GivenQueries,
+    ItemComponents,
+    QueryComponents,
+)
 from rails_ray.modules.similarities import Scored
 from rails_ray.modules.similarities.states import ItemState, QueryState
 
@@ -30,7 +36,7 @@ class DualEncoder(nn.Module):
     def __init__(
         self,
         encoder: nn.Module,
-        query_components: QueryComponents | GivenQueries,
+        query_components: QueryComponents | GatedQueries | GivenQueries,
         item_components: ItemComponents | GivenItems,
         similarity: nn.Module,
         *,
@@ -51,7 +57,15 @@ class DualEncoder(nn.Module):
     @property
     def vector_width(self) -> int | None:
         width: int = self.encoder.query_width
-        return None if self.encoder.takes_representations else width
+        return width if self.form == "vector" else None
+
+    @property
+    def vector_widths(self) -> dict[str, int]:
+        """Numbers of each vector of a query by its name; empty unless queries are several vectors."""
+        if self.form != "named_vectors":
+            return {}
+        config = self.encoder.config
+        return dict(zip(config.query_columns, config.query_widths, strict=True))
 
     @property
     def representation_width(self) -> int | None:

@@ -1,7 +1,7 @@
 """Dual encoders: their models, what becomes of their items, and what their scores offer."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from rails_ray.cutoffs.distributions import BetaDistribution, ExpDistribution
 from rails_ray.cutoffs.support import CutoffSupport
-from rails_ray.data.forms import FORMS, QueryForm, vectors_of_items
+from rails_ray.data.forms import FORMS, QueryForm, several_vectors, vectors_of_items
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
@@ -22,6 +22,7 @@ from rails_ray.families.vector_items.trained_codes import of_encoder
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders import Encoder
 from rails_ray.modules.encoders.components import (
+    GatedQueries,
     GivenItems,
     GivenQueries,
     ItemComponents,
@@ -31,6 +32,7 @@ from rails_ray.modules.encoders.components import (
     start_small,
 )
 from rails_ray.modules.encoders.frozen import FrozenTextConfig
+from rails_ray.modules.encoders.named_vectors import NamedVectorsConfig
 from rails_ray.modules.encoders.vectors import VectorRows, VectorsConfig
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.losses.beta_nce import beta_logit
@@ -56,6 +58,10 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         encoder = self.own.encoder
         if isinstance(encoder, VectorsConfig):
             return vectors_of_items(encoder.item_columns, encoder.item_shape)
+        if isinstance(encoder, NamedVectorsConfig):
+            return several_vectors(
+                (encoder.query_columns, encoder.item_columns), (encoder.query_widths, encoder.item_widths)
+            )
         return FORMS[encoder.form]
 
     @property
@@ -139,7 +145,15 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         built.query_components.temperature.requires_grad_(self.own.loss.kind in WITH_TEMPERATURE)
         return built
 
-    def _query_components(self, encoded_by: Encoder[Any]) -> QueryComponents | GivenQueries:
+    def _query_components(self, encoded_by: Encoder[Any]) -> QueryComponents | GatedQueries | GivenQueries:
+        if isinstance(self.own.encoder, NamedVectorsConfig):
+            return GatedQueries(
+                self.own.encoder.query_widths,
+                self.own.num_components,
+                self.own.components,
+                self.own.temperature,
+                "query" in self._gate_inputs,
+            )
         if self.own.components.queries == "given":
             return GivenQueries(self.own.temperature)
         return QueryComponents(
@@ -152,9 +166,11 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         )
 
     def _item_components(self, encoded_by: Encoder[Any]) -> ItemComponents | GivenItems:
-        made = GivenItems if self.own.components.items == "given" else ItemComponents
-        own, num_components = self.own.components, self.similarity().num_components
-        return made(encoded_by.item_width, num_components, own, "item" in self._gate_inputs)
+        own, encoder = self.own.components, self.own.encoder
+        how = (encoded_by.item_width, self.own.num_components, own, "item" in self._gate_inputs)
+        if own.items == "projected":
+            return ItemComponents(*how)
+        return GivenItems(*how, encoder.item_widths if isinstance(encoder, NamedVectorsConfig) else ())
 
     @property
     def _gate_inputs(self) -> Sequence[str]:
@@ -180,7 +196,10 @@ class DualEncoderFamily(VectorItems, ServedFamily):
     def similarity(self) -> MixtureOfLogits | DotProduct:
         match self.own.similarity:
             case MixtureOfLogitsConfig():
-                return MixtureOfLogits(self.own.similarity)
+                num_query, num_item = self.own.num_components
+                return MixtureOfLogits(
+                    replace(self.own.similarity, num_query_components=num_query, num_item_components=num_item)
+                )
             case DotProductConfig():
                 return DotProduct(self.own.similarity)
             case _:
@@ -191,6 +210,11 @@ def _start(built: DualEncoder, is_frozen: bool) -> None:
     """Let frozen vectors be compared as they are, as far as components are wide enough, before any training."""
     query, item = built.query_components, built.item_components
     if isinstance(query, GivenQueries):
+        return
+    if isinstance(query, GatedQueries):
+        built.similarity.start_at(built.encoder.config.begins_open)
+        for gate in filter(None, (query.gate, item.gate)):
+            start_small(gate)
         return
     if isinstance(item, GivenItems):
         start_as_copies(query.project, query.num_query_components)

@@ -121,7 +121,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
             ValueError: if they cannot become the components that the config asks for.
         """
         (num_vectors, width), components = item_shape, self.own.components
-        _, num_item_components = self.similarity().num_components
+        _, num_item_components = self.own.num_components
         if components.items == "projected" and num_vectors > 1:
             raise ValueError(
                 f"components.items must be given for items of {num_vectors} vectors, got projected: an item's vectors "
@@ -391,6 +391,8 @@ def facts_of(read: DataSet) -> InputFacts:
     has_times = getattr(queries, "times", None) is not None
     if not (isinstance(queries, DenseRows) and isinstance(items, DenseRows)):
         return InputFacts(has_times=has_times)
+    if queries.widths:
+        return InputFacts(query_widths=queries.widths, item_widths=items.widths)
     num_vectors, width = (1, *items.values.shape[1:])[-2:]
     return InputFacts(query_width=queries.width, item_shape=(num_vectors, width), has_times=has_times)
 

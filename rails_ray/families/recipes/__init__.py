@@ -29,7 +29,7 @@ from rails_ray.families.recipes.text import (
     text_transformer_dot,
     text_transformer_mol,
 )
-from rails_ray.families.recipes.vectors import vector_cosine, vector_dot, vector_mol, vector_mopq
+from rails_ray.families.recipes.vectors import vector_cosine, vector_dot, vector_mol, vector_mopq, vectors_gated
 
 __all__ = [  # noqa: RUF022, as recipes are listed in this order
     "by_name",
@@ -63,6 +63,7 @@ __all__ = [  # noqa: RUF022, as recipes are listed in this order
     "vector_dot",
     "vector_cosine",
     "vector_mopq",
+    "vectors_gated",
     "baseline_bm25",
     "text_rbe",
 ]

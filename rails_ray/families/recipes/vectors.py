@@ -12,6 +12,7 @@ from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEnc
 from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig
+from rails_ray.modules.encoders.named_vectors import NamedVectorsConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
 from rails_ray.modules.losses.config import NoneConfig
 from rails_ray.modules.schedule import TrainingConfig
@@ -62,4 +63,22 @@ def vector_cosine() -> RunConfig:
     """The cosine of the vectors as they are. Nothing is trained."""
     return replace(vector_dot(), name="vector-cosine").with_family(
         components=ComponentsConfig(queries="given", items="given"), loss=NoneConfig()
+    )
+
+
+@Recipe
+def vectors_gated() -> RunConfig:
+    """Several vectors of each query and item as they are, such as those of titles and bodies. Only their weights are
+    trained, by a Mixture of Logits over all pairs of a query's vector and an item's."""
+    return replace(vector_dot(), name="vectors-gated").with_family(
+        encoder=NamedVectorsConfig(),
+        components=ComponentsConfig(queries="given", items="given", gate_hidden=16),
+        similarity=MixtureOfLogitsConfig(
+            num_query_components=0,
+            num_item_components=0,
+            gate_hidden=16,
+            logit_dropout=0.0,
+            gate_dropout=0.0,
+            gate_inputs=("query", "logits"),  # the best of three on validation (docs/log/training.md)
+        ),
     )

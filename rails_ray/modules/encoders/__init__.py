@@ -7,6 +7,7 @@
 | `tokenizer`        | text to tokens, the input of `text`                                             |
 | `transformer`      | the blocks of `text` and `sasrec`, plain or with the gates of LiGR              |
 | `vectors`          | vectors that were made elsewhere, as they are                                   |
+| `named_vectors`    | several of them by name, of queries and of items, each of a width of its own    |
 | `frozen`           | texts through a model that was trained elsewhere                                |
 | `pretrained`       | a folder of sentence-transformers, as `frozen` loads and reads it               |
 | `sasrec`           | RAILS, Section 5.1: a history of items asks for the next one                    |
@@ -43,8 +44,8 @@ class Encoder(Protocol, Generic[Features]):
         """D of an item."""
 
     @property
-    def form(self) -> Literal["text", "history", "vector"]:
-        """Name the form of a query: a text, a history of item rows, or a vector."""
+    def form(self) -> Literal["text", "history", "vector", "named_vectors"]:
+        """Name the form of a query: a text, a history of item rows, a vector, or several vectors by name."""
 
     @property
     def takes_representations(self) -> bool:

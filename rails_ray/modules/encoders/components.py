@@ -5,7 +5,8 @@
 
 with GLU(q) = (A q + a) * sigmoid(B q + b), and lengths clamped at 1e-6 before division.
 
-Components may also be given, of any length: an item's representation then is its P_X vectors, a query's its only one.
+Components may also be given, of any length: an item's representation then is its P_X vectors, a query's its only one,
+or its P_Q vectors, whose gate alone is trained.
 
 Source: RAILS, Section 2 and Figure 1; the widths of its public configurations.
 
@@ -13,6 +14,7 @@ Axes: B queries, X items, D width of a representation, P_Q / P_X components, P =
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,7 +37,8 @@ class ComponentsConfig:
     """How components and gates are made.
 
     Args:
-        queries: `projected` from the representation; `given`, for one component that is the representation itself.
+        queries: `projected` from the representation; `given`, for one component that is the representation itself, or
+            for the several vectors that it is made of.
         items: likewise; `given` for the vectors that the representation is made of.
         width: width d of each component; of given ones, the vectors' own.
         query_hidden: width of the GLU on the query's side; 0 for a linear map, as on the item's side.
@@ -138,25 +141,74 @@ class GivenQueries(nn.Module):
         return QueryState(components, None, self.temperature.expand(len(representation)).clone())
 
 
-class GivenItems(nn.Module):
-    """Representation of an item, its vectors one after the other -> `ItemState` of their directions."""
+class GatedQueries(nn.Module):
+    """Representation of a query, its vectors one after the other -> `QueryState` of their directions.
+
+    Args:
+        widths: numbers of each vector.
+        gate_reads: as in `QueryComponents`.
+    """
 
     def __init__(
-        self, width: int, num_components: tuple[int, int], config: ComponentsConfig, gate_reads: bool = True
+        self,
+        widths: Sequence[int],
+        num_components: tuple[int, int],
+        config: ComponentsConfig,
+        temperature: TemperatureConfig,
+        gate_reads: bool = True,
+    ) -> None:
+        super().__init__()
+        self.widths, self.width = widths, config.width
+        self.gate = _gate(sum(widths), math.prod(num_components), config, gate_reads)
+        self.temperature = TemperatureHead(sum(widths), temperature)
+
+    def forward(self, representation: Float[Tensor, "B E"]) -> QueryState:
+        return QueryState(
+            components=unit(_apart(representation, self.widths, self.width)),
+            gate=None if self.gate is None else self.gate(representation),
+            temperature=self.temperature(representation),
+        )
+
+
+class GivenItems(nn.Module):
+    """Representation of an item, its vectors one after the other -> `ItemState` of their directions.
+
+    Args:
+        gate_reads: as in `ItemComponents`.
+        widths: numbers of each vector; empty if all have one width.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_components: tuple[int, int],
+        config: ComponentsConfig,
+        gate_reads: bool = True,
+        widths: Sequence[int] = (),
     ) -> None:
         super().__init__()
         num_query_components, self.num_item_components = num_components
+        self.widths = widths or [width // self.num_item_components] * self.num_item_components
+        self.width = config.width if widths else self.widths[0]
         num_pairs = num_query_components * self.num_item_components
         self.gate = _gate(width, num_pairs, config, gate_reads)
 
     def forward(self, representation: Float[Tensor, "X E"]) -> ItemState:
-        vectors = representation.unflatten(1, (self.num_item_components, -1))
-        components = unit(vectors)
+        components = unit(_apart(representation, self.widths, self.width))
         return ItemState(
             components=components,
             gate=None if self.gate is None else self.gate(representation),
             average=components.mean(dim=-2),
         )
+
+
+def _apart(representation: Float[Tensor, "N E"], widths: Sequence[int], width: int) -> Float[Tensor, "N P d"]:
+    """The vectors of a representation, each followed by zeros up to one width."""
+    if min(widths) == width:
+        whole: Tensor = representation.unflatten(1, (len(widths), width))
+        return whole
+    vectors = representation.split(list(widths), dim=1)
+    return torch.stack([F.pad(own, (0, width - own.shape[1])) for own in vectors], dim=1)
 
 
 def start_as_cosines(project: nn.Linear) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from rails_ray.allowed_code import AllowedCode
 
-Form = Literal["text", "history", "vector"]
+Form = Literal["text", "history", "vector", "named_vectors"]
 Config = TypeVar("Config", bound="EncoderConfig")
 
 
@@ -17,12 +17,16 @@ class InputFacts:
 
     query_width: D of a query; None if queries are no vectors.
     item_shape: (P, D) of an item; None if items are no vectors.
+    query_widths: numbers of each vector of a query, if queries are several by name; else empty.
+    item_widths: numbers of each vector of an item, likewise.
     has_times: whether the items of a history have times.
     is_compared: whether vectors are compared as they are, and nothing is trained over them.
     """
 
     query_width: int | None = None
     item_shape: tuple[int, int] | None = None
+    query_widths: tuple[int, ...] = ()
+    item_widths: tuple[int, ...] = ()
     has_times: bool = False
     is_compared: bool = False
 

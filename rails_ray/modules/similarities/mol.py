@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rails_ray.kernels import checked_gradient, hashed_dropout, mol_gradient, mol_scan
@@ -40,8 +40,8 @@ class MixtureOfLogitsConfig:
     """Sizes and dropout of a Mixture of Logits.
 
     Args:
-        num_query_components: number P_Q of query components.
-        num_item_components: number P_X of item components.
+        num_query_components: number P_Q of query components; 0 for the vectors of a query, where they are several.
+        num_item_components: number P_X of item components; 0 for the vectors of an item, likewise.
         temperature: tau of the training logit score / tau, above 0.
         gate_hidden: hidden width H of w, the part of the gate that reads the component logits.
         logit_dropout: share of component logits that training drops before w, in [0, 1).
@@ -66,9 +66,9 @@ class MixtureOfLogitsConfig:
     gate_precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        for name in ("num_query_components", "num_item_components", "gate_hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("num_query_components", 0), ("num_item_components", 0), ("gate_hidden", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not self.gate_inputs:
             raise ValueError("gate_inputs must name query, item or logits, got none")
         if not self.temperature > 0:
@@ -101,15 +101,19 @@ class MixtureOfLogits(nn.Module):
             for weights in (first.weight, first.bias, second.weight):
                 nn.init.zeros_(weights.requires_grad_(False))
 
-    @torch.no_grad()
     def start_as_a_dot_product(self) -> None:
         """Let the gates begin at the pairs p_x = p_q, whose components may begin as the same maps: the mean of their
         cosines is one of longer vectors, on which training improves instead of finding it. The other components of a
         longer side begin apart and closed (figures: docs/log/training.md)."""
+        self.start_at(torch.eye(*self.num_components, dtype=torch.bool))
+
+    @torch.no_grad()
+    def start_at(self, pairs: Bool[Tensor, "P_Q P_X"]) -> None:
+        """Let the gates begin at some pairs, all of them alike, and closed at the others."""
         *_, second = self.logit_gate
         assert isinstance(second, nn.Linear)
         second.weight.mul_(SMALL)
-        second.bias.copy_((OPEN * (2 * torch.eye(*self.num_components) - 1)).flatten())
+        second.bias.copy_((OPEN * (2 * pairs.float() - 1)).flatten())
 
     def forward(self, query: QueryState, items: ItemState) -> Scored:
         """Scores of each query against all items [X], or against its own candidates [B C].

@@ -110,7 +110,8 @@ def test_components_that_do_not_fit(scores: str, shape: dict[str, int], message:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("num_query_components", 0, "num_query_components must be at least 1, got 0"),
+        ("num_query_components", -1, "num_query_components must be at least 0, got -1"),
+        ("gate_hidden", 0, "gate_hidden must be at least 1, got 0"),
         ("gate_inputs", (), "gate_inputs must name query, item or logits, got none"),
         ("temperature", 0.0, "temperature must be above 0, got 0.0"),
         ("gate_dropout", 1.0, r"gate_dropout must be in \[0, 1\), got 1.0"),

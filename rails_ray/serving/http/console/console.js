@@ -10,7 +10,8 @@ const CUTOFFS = { "the version's": null, ...Object.fromEntries(SCHEMA.cutoffs.ma
 const CURVE = 100; // items of the curve, cut or not
 const STAGES = ["queue", "encode", "shards", "candidates", "score", "ranker", "merge", "cut"];
 const EXAMPLES = { text: "a text", history: "item ids, separated by commas", user_id: "a user's id",
-  features: '{"17": 1.0}', embedding: "numbers, separated by commas" };
+  features: '{"17": 1.0}', embedding: "numbers, separated by commas",
+  embeddings: '{"title": [0.1, 0.2], "body": [0.3]}' };
 
 const byId = (id) => document.getElementById(id);
 let index = null;
@@ -60,6 +61,7 @@ function queryOf(field, text) {
   if (field === "history") return { history: kind === "string" ? parts() : numbers(parts()) };
   if (field === "embedding") return { embedding: numbers(parts()) };
   if (field === "user_id") return { user_id: kind === "string" ? text : Number(text) };
+  if (field === "embeddings") return { embeddings: JSON.parse(text) };
   if (field === "features") return { features: JSON.parse(text) };
   return { text };
 }
