@@ -14,6 +14,7 @@ from rails_ray.families.dual_encoder.config import HardNegatives, UniformNegativ
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.running import begin
 from rails_ray.modules.schedule import TrainingConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.piece import Given, fit
 from support.data_folders import write_sequence_data, write_text_data, write_vector_data
@@ -27,14 +28,26 @@ def of_data(config: RunConfig, folder: Path) -> tuple[RunConfig, DataSet]:
 
 
 def test_more_negatives_than_items(tmp_path: Path) -> None:
-    config, read = of_data(
-        small_config().with_family(negatives=UniformNegatives(num_items=61)), write_text_data(tmp_path)
-    )
+    compared_by = {"similarity": DotProductConfig(), "negatives": UniformNegatives(num_items=61)}
+    config, read = of_data(small_config().with_family(**compared_by), write_text_data(tmp_path))
     [sentence] = DualEncoderTraining.of(config).remarks(read)
     assert sentence.startswith("negatives.num_items should be at most the 60 items of ")
     assert sentence.endswith(", got 61: some are drawn several times")
     fitting = config.with_family(negatives=UniformNegatives(num_items=60))
     assert DualEncoderTraining.of(fitting).remarks(read) == []
+
+
+def test_a_mixture_over_texts_of_ones_own(tmp_path: Path) -> None:
+    config, read = of_data(
+        small_config().with_family(negatives=UniformNegatives(num_items=4)), write_text_data(tmp_path)
+    )
+    assert config.family.similarity.kind == "mixture_of_logits"
+    [sentence] = DualEncoderTraining.of(config).remarks(read)
+    assert sentence.endswith("train a dot product too, such as text-dot")
+    packaged = replace(config, data=DataConfig())
+    assert DualEncoderTraining.of(packaged).remarks(read) == []
+    dot = config.with_family(similarity=DotProductConfig())
+    assert DualEncoderTraining.of(dot).remarks(read) == []
 
 
 def test_histories_longer_than_the_window_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
