@@ -37,7 +37,7 @@ def test_the_command_times_recipes_that_fit(tmp_path: Path, capsys: pytest.Captu
     assert main(["inspect", str(folder)]) == 0
     text = capsys.readouterr().out
     assert "what it takes" in text
-    assert "3,780 of " in text
+    assert "35,000 of " in text
     assert "times are of one worker with one thread" in text
 
 

@@ -31,11 +31,11 @@ pytestmark = pytest.mark.cluster
         ({"queries": [{"text": ""}]}, "queries[0].text must have a length of at least 1, got ''"),
         (
             {"queries": [{}]},
-            "queries[0] must have exactly one of text, embedding, features, history, user_id, got none",
+            "queries[0] must have exactly one of text, embedding, embeddings, features, history, user_id, got none",
         ),
         (
             {"queries": [{"text": "a", "embedding": [1.0]}]},
-            "queries[0] must have exactly one of text, embedding, features, history, user_id, got text and embedding",
+            "queries[0] must have exactly one of text, embedding, embeddings, features, history, user_id, got text and embedding",
         ),
         ({"queries": [{"embedding": [1.0]}]}, "queries[0].embedding must have 8 numbers, got 1"),
         *(
