@@ -111,8 +111,10 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
         has_runs = pa.types.is_run_end_encoded(field.type)
         held = field.type.value_type if has_runs else field.type
         if kind is None and not (pa.types.is_boolean(held) or _is_plain(held)):
-            message = "must be of strings, numbers or booleans, of lists of numbers or strings, a map or a struct of distinct names"
-            raise _unreadable(f"column {shortened(field.name)} {message}, got {shortened(str(field.type))}")
+            raise _unreadable(
+                f"column {shortened(field.name)} must be of strings, numbers or booleans, of lists of numbers or "
+                f"strings, a map or a struct of distinct names, got {shortened(str(field.type))}"
+            )
         for chunk in column.chunks:
             if kind is None and not has_runs:
                 found += map(_plain, chunk.to_pylist())
