@@ -6,7 +6,6 @@ It writes the bytes that tasks on a cluster write, as each of them has one threa
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from rails_ray import counting
 from rails_ray.families.encoding import OnProgress, Shown
 from rails_ray.families.encoding_work import EncodingWork
+from rails_ray.kernels.torch_threads import torch_pool
 from rails_ray.storage.parts import PlannedPart
 
 LOOK_S = 0.2  # between two looks at what is done
@@ -41,7 +41,7 @@ class InProcess:
         return together(*self._results(function, arguments))
 
     def _results(self, function: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> list[Any]:
-        with one_thread(), ThreadPoolExecutor(min(os.cpu_count() or 1, len(arguments) or 1)) as pool:
+        with one_thread(), torch_pool(min(os.cpu_count() or 1, len(arguments) or 1), "encode") as pool:
             return [running.result() for running in [pool.submit(function, *given) for given in arguments]]
 
     def write(

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from functools import partial
 from typing import Any, TypeVar
 
+from rails_ray.kernels.torch_threads import torch_pool
 from rails_ray.search.rounds import AskRanker, AskShards, Done, Rounds, next_step
 from rails_ray.serving.gpu_faults import gpu_failures
 from rails_ray.serving.shard_search import ShardSearch
@@ -25,7 +26,7 @@ class HeldShards:
 
     def __init__(self, shards: Sequence[ShardSearch]) -> None:
         self.shards = shards
-        self._others = ThreadPoolExecutor(len(shards) - 1, "shard") if len(shards) > 1 else None
+        self._others = torch_pool(len(shards) - 1, "shard") if len(shards) > 1 else None
         self._slowest = Slowest()  # of the first shard, by what is asked of it
 
     @property

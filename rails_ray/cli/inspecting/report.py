@@ -46,14 +46,19 @@ def inspect(
         has_timing: whether to time the recipes that fit.
         exclude_seen: whether answers exclude the items of a query's history; None: nobody chose, so they do.
         pretrained: folder of an encoder to measure on the test queries, if the data are texts.
-        compared: recipe of a mixture to compare with a dot product.
+        compared: recipe of a mixture to compare with a dot product, unless the data have problems.
         on_progress: called with the steps done, all steps, and a note on the next.
 
     Raises:
         NotFoundError: if there is no table at all.
         ValueError: if an encoder is given, and the data are no texts or its folder has no model; or if the recipe to
-            compare does not fit, or has no mixture.
+            compare does not fit, or has no mixture to compare.
     """
+    if compared is not None and _family(compared).as_dot_product() is None:  # raises if there is no such recipe
+        raise ValueError(
+            "--compare must name a recipe with a mixture of components that are trained, in full numbers, got "
+            f"{compared}"
+        )
 
     def step(number: int) -> None:
         on_progress(number, len(STEPS), STEPS[number])
@@ -68,6 +73,8 @@ def inspect(
         sources.note_unused()
     step(2)
     verdicts = _verdicts(looked, num_sampled)
+    if compared is not None and not looked.problems and not verdicts[compared].fits:
+        raise ValueError(f"--compare must name a recipe that fits the data, got {compared}: {verdicts[compared].why}")
     described = {
         own[0].name: facts.of(data, num_sampled, sources, _weight_column(sources, own)) for own, data in looked.groups()
     }
@@ -94,7 +101,7 @@ def inspect(
     step(4)
     report["times"] = _times(looked, verdicts) if has_timing else None
     step(5)
-    report["compared"] = None if compared is None else _compared(compared, looked, verdicts)
+    report["compared"] = None if compared is None or looked.problems else _compared(compared, looked)
     on_progress(len(STEPS), len(STEPS), "done")
     return report
 
@@ -246,13 +253,9 @@ def _times(looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, dict[str, 
     return found
 
 
-def _compared(recipe: str, looked: Looked, verdicts: dict[str, Verdict]) -> dict[str, Any]:
-    """Compare the mixture of a recipe with a dot product of as many numbers."""
-    own = _family(recipe)  # raises if there is no such recipe
-    if own.as_dot_product() is None:
-        raise ValueError(f"--compare must name a recipe with a mixture, got {recipe}")
-    if not verdicts[recipe].fits:
-        raise ValueError(f"--compare must name a recipe that fits the data, got {recipe}: {verdicts[recipe].why}")
+def _compared(recipe: str, looked: Looked) -> dict[str, Any]:
+    """Compare the mixture of a recipe that fits with a dot product of as many numbers."""
+    own = _family(recipe)
     [read] = [data for readings, data in looked.groups() if any(recipe in one.recipes for one in readings)]
     with tempfile.TemporaryDirectory(prefix="rails-ray-") as folder:
         found = compare(training_family(own.completed(read)), read, Storage(folder))

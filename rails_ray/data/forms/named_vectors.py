@@ -40,6 +40,7 @@ from rails_ray.storage.tables import Table
 from rails_ray.storage.values import FILLED_VECTOR, ID, NUMBERS, TEXT, Columns
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
+NO_WIDTHS: Mapping[str, int] = {}
 
 
 @runtime_checkable
@@ -96,8 +97,8 @@ class NamedVectorsForm:
         items = numbers.item_files(sources, (), sources.attribute_columns(), self.item_columns)
         vectors = dict.fromkeys(self.item_columns, FILLED_VECTOR)
         table = sources.open("items", vectors)
-        shapes = _shapes(table, vectors)
         known = dict(zip(self.item_columns, self.item_widths, strict=False))
+        shapes = _shapes(table, vectors, known)
         for name, width in known.items():
             [found] = shapes[name].sizes
             if found != width:
@@ -184,11 +185,14 @@ def _read(sources: Sources, name: str, columns: Columns) -> DenseRows:
     return found
 
 
-def _shapes(table: Table, columns: Columns) -> dict[str, VectorShape]:
-    """The shape of each column's vectors, as its first vector has it.
+def _shapes(table: Table, columns: Columns, known: Mapping[str, int] = NO_WIDTHS) -> dict[str, VectorShape]:
+    """The shape of each column's vectors, as its first vector has it, or else as the model knows it.
+
+    Args:
+        known: widths by column.
 
     Raises:
-        ValueError: if a column has none.
+        ValueError: if a column has no vector, and the model does not know its width.
     """
     shapes = dict[str, VectorShape]()
     for column, kind in columns.items():
@@ -198,6 +202,9 @@ def _shapes(table: Table, columns: Columns) -> dict[str, VectorShape]:
                 shapes[column] = VectorShape((int(lengths[lengths > 0][0]),), batch.file)
                 break
         else:
+            if column in known:
+                shapes[column] = VectorShape((known[column],), table.paths[0])
+                continue
             raise ValueError(
                 f"column {column!r} of {table.name} must hold a vector in some row, got none in all: leave it out of "
                 "the encoder's columns"

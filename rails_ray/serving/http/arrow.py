@@ -111,8 +111,10 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
         has_runs = pa.types.is_run_end_encoded(field.type)
         held = field.type.value_type if has_runs else field.type
         if kind is None and not (pa.types.is_boolean(held) or _is_plain(held)):
-            message = "must be of strings, numbers or booleans, of lists of numbers or strings, or a map"
-            raise _unreadable(f"column {shortened(field.name)} {message}, got {shortened(str(field.type))}")
+            raise _unreadable(
+                f"column {shortened(field.name)} must be of strings, numbers or booleans, of lists of numbers or "
+                f"strings, a map or a struct of distinct names, got {shortened(str(field.type))}"
+            )
         for chunk in column.chunks:
             if kind is None and not has_runs:
                 found += map(_plain, chunk.to_pylist())
@@ -189,12 +191,18 @@ def _is_plain(kind: pa.DataType) -> bool:
         return kind.list_size > 0 and _is_plain(kind.value_type)
     if pa.types.is_map(kind):
         return _is_plain(kind.key_type) and _is_plain(kind.item_type)
+    if pa.types.is_struct(kind):
+        names = {field.name for field in kind}
+        return 0 < len(names) == kind.num_fields and all(_is_plain(field.type) for field in kind)
     checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_floating)
     return any(check(kind) for check in checks)
 
 
 def _plain(value: Any) -> Any:
-    """A map as JSON has it: an object."""
+    """A map or a struct as JSON has it: an object. A field of a struct that is null is left out, as Arrow makes one
+    struct of dicts with different keys."""
+    if isinstance(value, dict):
+        return {name: own for name, own in value.items() if own is not None}
     if isinstance(value, list) and value and isinstance(value[0], tuple):
         return {str(key): own for key, own in value}
     return value

@@ -6,7 +6,6 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
+from rails_ray.kernels.torch_threads import torch_pool
 from rails_ray.schema.items import DeleteItemsRequest, ItemsRequest
 from rails_ray.schema.requests import ExplainRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, ItemsResponse
@@ -84,7 +84,7 @@ class SingleProcessServer:
         self.allowed_origins = checked(allowed_origins)
         self._clock, self._num_processes = clock, num_processes
         self._looked_at, self._access = -math.inf, Access(None, MAX_BODY_BYTES, MAX_REQUESTS)
-        self._thread = ThreadPoolExecutor(1, "search")
+        self._thread = torch_pool(1, "search")
         # By method, and by the bits of k.
         self._kinds = defaultdict[tuple[str | None, int], ShortWork](lambda: ShortWork(threads=self._thread))
         self.instruments = PrometheusMetrics()

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rails_ray.cli.inspect import remarks
+from rails_ray.cli.inspecting import baselines
 from rails_ray.cli.main import main
 from rails_ray.families import advising
 from rails_ray.families.running import begin
@@ -52,12 +53,24 @@ def test_a_mixture_is_compared_before_training(
     assert found["sentence"].startswith("mixture or dot product: after 3 of 3,780 steps each, HR@10 on 30 validation")
     assert found["num_queries"] == 30
     for recipe, got in (
-        ("ml1m-sasrec", "a recipe with a mixture, got ml1m-sasrec"),
+        ("ml1m-sasrec", "a recipe with a mixture of components that are trained, in full numbers, got ml1m-sasrec"),
+        ("vectors-gated", "in full numbers, got vectors-gated"),
         ("text-mol", "a recipe that fits the data, got text-mol: the data lack"),
         ("nope", "recipe must be one of"),
     ):
-        assert main([*arguments, recipe]) == 2
+        with monkeypatch.context() as patched:
+            patched.setattr(baselines, "popularity", None)  # it is refused before anything is measured
+            assert main([*arguments, recipe]) == 2
         assert got in capsys.readouterr().err
+
+
+def test_problems_are_shown_in_place_of_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sequence_data(tmp_path / "data")
+    pq.write_table(pq.read_table(folder / "items.parquet").drop_columns(["item_id"]), folder / "items.parquet")
+    assert main(["inspect", str(folder), "--no-timing", "--json", "--compare", "ml1m-sasrec-mol"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "must have a column 'item_id'" in found["problems"][0]
+    assert found["compared"] is None
 
 
 def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from rails_ray.families.training_family import training_family
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.report import evaluate
 from rails_ray.training.piece import Given, fit
-from support.data_folders import real_data, write_sequence_data, write_text_data, write_vector_data
+from support.data_folders import real_data, write_named_data, write_sequence_data, write_text_data, write_vector_data
 from support.examples import small_config, small_history_config, small_solar_config, small_vector_config
 from support.inspected import change, data_of, looked
 
@@ -81,6 +81,12 @@ def test_no_promise_is_made_for_a_mixture(tmp_path: Path) -> None:
     assert "a mixture promises nothing over a dot product" in found["text-mol"]["why"]
     assert found["emoji-mol"]["why"].startswith("sized for the data in the package")
     assert found["baseline-bm25"]["why"] == "nothing is trained: what it finds is the number to beat"
+
+
+def test_named_vectors_are_not_measured_against_a_dot_product(tmp_path: Path) -> None:
+    found = looked(write_named_data(tmp_path / "data"))["recipes"]["vectors-gated"]
+    assert found["fits"]
+    assert found["why"].startswith("only weights of your vectors are trained")
 
 
 def test_a_run_is_for_the_packaged_data_by_its_recipe_and_not_by_how_its_name_begins(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -132,6 +133,18 @@ def test_items_that_a_trained_model_does_not_read(folder: Path) -> None:
     message = "column 'body' of .*items.parquet must hold vectors of 6 numbers, as the model reads them, got 7: train a"
     with pytest.raises(ValueError, match=message):
         other.corpus(Sources(str(folder)))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.null()], ids=str)
+def test_items_to_add_may_all_lack_a_vector(folder: Path, kind: pa.DataType) -> None:
+    rewritten(folder, "items", "title", lambda rows: pa.nulls(len(rows), kind))
+    rows = pq.read_table(folder / "items.parquet").filter(pc.field("body").is_valid())
+    pq.write_table(rows, folder / "items.parquet")
+    items = KNOWN.corpus(Sources(str(folder))).items
+    [block] = items.blocks([items.scan(0).rows], 0, len(rows))
+    inputs = item_inputs(block).values
+    assert not inputs[:, :4].any()
+    assert np.array_equal(inputs[:, 4:], np.array(rows["body"].to_pylist(), np.float32))
 
 
 def test_a_first_vector_that_comes_late(folder: Path) -> None:

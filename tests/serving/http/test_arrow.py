@@ -153,6 +153,11 @@ def test_a_map_is_an_object() -> None:
     assert arrow.read_queries(as_stream(table))[0] == [{"features": {"17": 1.0, "3": 0.5}}, {}]
 
 
+def test_a_struct_is_an_object() -> None:
+    given = [{"17": 1.0}, {"3": 0.5}]
+    assert arrow.read_queries(as_stream(pa.table({"features": given})))[0] == [{"features": own} for own in given]
+
+
 def test_ids_that_are_numbers_and_empty_lists() -> None:
     certificate = {"is_exact": True, "gap": 0.0, "reason": None}
     facts = {"titles": None, "scores": [], "threshold": None, "num_kept": 0, "num_searched": 1, "num_scored": 1}
@@ -221,6 +226,11 @@ NO_BYTES = pa.table({"history": pa.array([[[]]], pa.list_(pa.list_(pa.string(), 
             "column 'text' must hold text in UTF-8, got \"b'\\\\xff'\" in row 0",
         ),
         (as_stream(pa.table({"text": pa.nulls(3)})), "queries[0] must have exactly one of text, embedding"),
+        (
+            as_stream(pa.table({"features": pa.StructArray.from_arrays([pa.array([1.0])] * 2, ["17", "17"])})),
+            "or a struct of distinct names, got 'struct<17: double, 17: double>'",
+        ),
+        (as_stream(pa.table({"features": pa.array([{}], pa.struct([]))})), "of distinct names, got 'struct<>'"),
         (as_stream(pa.table({"txt": pa.nulls(3)})), "column 'txt' must be of strings, numbers or booleans, of lists"),
         (as_stream(NO_BYTES), "column 'history' must be of type list of integers or list of strings, got"),
         (
