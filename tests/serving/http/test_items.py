@@ -92,7 +92,8 @@ def test_the_client_stores_and_deletes(door: Door) -> None:
         with pytest.raises(ValueError, match="items to add must be new to version"):
             server.upsert([item("new")], mode="add")
         assert server.delete(["new", "a"]).num_deleted == 2
-        with pytest.raises(ValueError, match=r"items\[0\] must have exactly one of text, embedding, embeddings, got none"):
+        message = r"items\[0\] must have exactly one of text, embedding, embeddings, got none"
+        with pytest.raises(ValueError, match=message):
             server.upsert([{"id": "new"}])
 
 
@@ -112,7 +113,11 @@ def test_without_the_scope_nobody_changes_anything(door: Door, key: str, status:
         ("POST", {"items": []}, "items must have a length of at least 1"),
         ("POST", {"items": [{"embedding": [1.0, 0, 0, 0]}]}, "items[0].id must be given, got none"),
         ("POST", {"items": [{"id": 1.5, "embedding": [1.0] * 4}]}, "items[0].id must be a string or an integer"),
-        ("POST", {"items": [item("x", text="y")]}, "items[0] must have exactly one of text, embedding, embeddings, got text and"),
+        (
+            "POST",
+            {"items": [item("x", text="y")]},
+            "items[0] must have exactly one of text, embedding, embeddings, got text and",
+        ),
         ("POST", {"items": [item("x"), {"id": "y", "text": "y"}]}, "items[1] must be given by embedding for version"),
         ("POST", {"items": [item("x", (1, 2))]}, "items[0].embedding must have 4 numbers, got 2"),
         ("POST", {"items": [item("x"), item("y", (1, 2))]}, "items[1].embedding must have 4 numbers, got 2"),

@@ -35,7 +35,8 @@ pytestmark = pytest.mark.cluster
         ),
         (
             {"queries": [{"text": "a", "embedding": [1.0]}]},
-            "queries[0] must have exactly one of text, embedding, embeddings, features, history, user_id, got text and embedding",
+            "queries[0] must have exactly one of text, embedding, embeddings, features, history, user_id, "
+            "got text and embedding",
         ),
         ({"queries": [{"embedding": [1.0]}]}, "queries[0].embedding must have 8 numbers, got 1"),
         *(
