@@ -31,6 +31,7 @@ else:
     Params = make_dataclass("Params", [(name, int | None, field(default=None)) for name in PARAM_NAMES], frozen=True)
     Params.__doc__ = SearchParams.__doc__  # what `--help` says
 DEFAULT_URL = "http://127.0.0.1:8000"
+VECTORS = '{"title": [0.5, 1]}'  # an example of vectors by name
 MORE_BY_BUCKETS = "the buckets looked up hold no more items; raise --num-probes to look up more"
 MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to look at more"
 
@@ -38,7 +39,7 @@ MORE_BY_INDEX = "the index found no more items; raise --nprobe or --ef-search to
 @dataclass(frozen=True)
 class Query(AllowsCode):
     """Query a running server, or a version in this process, with what its index takes: texts, users or a history,
-    features, or a vector.
+    features, a vector, or vectors by name.
 
     Args:
         texts: Text queries.
@@ -46,6 +47,7 @@ class Query(AllowsCode):
         history: Item ids in time order; one query.
         features: Features as NUMBER:VALUE, such as 17:0.5, or NUMBER for a value of 1; one query.
         embedding: The numbers of a vector; one query.
+        embeddings: Vectors by name, in JSON, such as '{"title": [0.5, 1], "body": [0.2]}'; one query.
         fallback: `popular` answers a query of which the index knows nothing with its most popular items.
         plot: PNG file to draw: the scores of the first queries by rank, and where the cut-off ends.
         plot_explanation: PNG file to draw: why the first query's best items were found.
@@ -75,6 +77,7 @@ class Query(AllowsCode):
     history: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     embedding: tuple[float, ...] = ()
+    embeddings: str | None = None
     fallback: Literal["popular"] | None = None
     filter: str | None = None
     fields: tuple[str, ...] = ()
@@ -97,7 +100,7 @@ class Query(AllowsCode):
     def run(self) -> None:
         from rails_ray.cli import rendering
 
-        if not (self.texts or self.user_id or self.history or self.features or self.embedding):
+        if not (self.texts or self.user_id or self.history or self.features or self.embedding or self.embeddings):
             raise ValueError("give at least 1 query, got none")
         facts, search, explain = self._here() if self.local else self._at_url()
         names, queries = zip(*self.queries(facts["query"]), strict=True)
@@ -214,6 +217,11 @@ class Query(AllowsCode):
             if not all(map(math.isfinite, self.embedding)):
                 raise ValueError(f"--embedding must be finite numbers, got {' '.join(map(str, self.embedding))}")
             queries.append((f"vector of {len(self.embedding)} numbers", {"embedding": self.embedding}))
+        if self.embeddings:
+            named = _read_json("--embeddings", self.embeddings, VECTORS)
+            if not isinstance(named, dict):
+                raise ValueError(f"--embeddings must be vectors by name, such as '{VECTORS}', got {self.embeddings!r}")
+            queries.append((f"vectors {', '.join(named)}", {"embeddings": named}))
         return queries
 
 
@@ -223,12 +231,14 @@ def read_filter(text: str | None) -> Any:
     Raises:
         ValueError: if it is no JSON.
     """
+    return None if text is None else _read_json("--filter", text, '{"price": {"$lt": 20}}')
+
+
+def _read_json(option: str, text: str, example: str) -> Any:
     try:
-        return None if text is None else json.loads(text)
+        return json.loads(text)
     except ValueError as error:
-        raise ValueError(
-            f"""--filter must be JSON, such as '{{"price": {{"$lt": 20}}}}', got {text!r}: {error}"""
-        ) from None
+        raise ValueError(f"{option} must be JSON, such as '{example}', got {text!r}: {error}") from None
 
 
 def _say_drawn(path: Path) -> None:

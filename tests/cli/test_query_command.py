@@ -42,7 +42,7 @@ def test_ids_are_asked_for_as_the_index_has_them() -> None:
 
 def test_queries_by_all_that_an_index_can_take() -> None:
     words = ["query", "pizza", "--user-id", "7", "--history", "3", "x", "--features", "17:0.5", "4"]
-    command = parse([*words, "--embedding", "1", "-2.5"])
+    command = parse([*words, "--embedding", "1", "-2.5", "--embeddings", '{"title": [1], "body": [0.5, 2]}'])
     assert isinstance(command, Query)
     assert command.queries({"user_id": "int64", "history": "string"}) == [
         ("pizza", {"text": "pizza"}),
@@ -50,6 +50,7 @@ def test_queries_by_all_that_an_index_can_take() -> None:
         ("after 3 x", {"history": ["3", "x"]}),
         ("17:0.5 4", {"features": {"17": 0.5, "4": 1.0}}),
         ("vector of 2 numbers", {"embedding": (1.0, -2.5)}),
+        ("vectors title, body", {"embeddings": {"title": [1], "body": [0.5, 2]}}),
     ]
 
 
@@ -66,6 +67,18 @@ def test_a_feature_that_is_named_twice_and_a_vector_that_is_not_finite() -> None
         Query(features=("17:1", "017:2")).queries({})
     with pytest.raises(ValueError, match=r"--embedding must be finite numbers, got 1.0 inf"):
         Query(embedding=(1.0, float("inf"))).queries({})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("title=1", r"""--embeddings must be JSON, such as '{"title": \[0.5, 1\]}', got 'title=1': Expecting value"""),
+        ("[1, 2]", r"""--embeddings must be vectors by name, such as '{"title": \[0.5, 1\]}', got '\[1, 2\]'"""),
+    ],
+)
+def test_vectors_by_name_that_are_none(given: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Query(embeddings=given).queries({})
 
 
 def test_a_filter_in_json() -> None:
