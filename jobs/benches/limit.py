@@ -99,7 +99,7 @@ class Arguments:
 
     @property
     def settings(self) -> dict[str, int]:
-        """What decides a cell's result."""
+        """Options that a cell's result depends on, by name."""
         return {"num_steps": self.num_steps, "num_seeds": self.num_seeds, "most": self.most}
 
 

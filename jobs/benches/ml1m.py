@@ -119,8 +119,8 @@ def one(config: RunConfig, data: DataSet, device: str, record: Record, on_progre
 
 
 def order_of(data: DataSet) -> dict[str, Any] | None:
-    """What decides which items are held out, and how many ties leave it to the order of the table; None if the data
-    are no histories."""
+    """Return by which column interactions are ordered, and how many tie, so that the order of rows decides; None if the
+    data are no histories."""
     return facts.of_order(data) if isinstance(data, SequenceData) else None
 
 

@@ -82,7 +82,7 @@ def main(arguments: Arguments) -> None:
 
 
 def write(texts: Path, folder: Path) -> None:
-    """The same data set with vectors in place of texts."""
+    """Write a data set whose texts are vectors: of an item's title, its body and both, and of a query."""
     folder.mkdir()
     items = Sources(str(texts)).table("items").read({"item_id": ID, "title": FILLED_TEXT, "text": FILLED_TEXT})
     titles, bodies = items["title"].to_pylist(), items["text"].to_pylist()
@@ -116,7 +116,7 @@ def rows_of(columns: tuple[str, ...], folder: Path, arguments: Arguments) -> Ite
         found = measured(weighted(model, weights), read, "test")
         yield {"kind": name, "weights": [round(float(own), 3) for own in weights], **row_of([found], against)}
     for inputs in GATES:
-        gated = replace(config.family.similarity, gate_inputs=inputs)  # type: ignore[union-attr, arg-type, call-arg]
+        gated = replace(config.family.similarity, gate_inputs=inputs)
         started, runs = time.process_time(), list[DualEncoder]()
         for seed in arguments.seeds:
             own = DualEncoderTraining.of(replace(config, seed=seed).with_family(similarity=gated))
@@ -193,7 +193,7 @@ def weighted(model: DualEncoder, weights: NDArray[np.float64]) -> DualEncoder:
     wanted = np.log(np.maximum(weights, LEAST_WEIGHT))
     grid = np.linspace(0, 60, 600_001)
     bias = np.interp(wanted - wanted.min(), grid / (1 + np.exp(-grid)), grid)
-    for parameter in (*model.query_components.gate.parameters(), *model.similarity.parameters()):  # type: ignore[union-attr]
+    for parameter in (*model.query_components.gate.parameters(), *model.similarity.parameters()):
         parameter.zero_()
     model.similarity.logit_gate[-1].bias.copy_(torch.from_numpy(bias))
     return model

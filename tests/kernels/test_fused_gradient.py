@@ -243,7 +243,7 @@ class Wrong:
 def test_a_kernel_is_compared_with_the_other_way_before_it_is_used(
     argument: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it writes: scores, gradients of components, of gates, of weights."""
+    """Each of its outputs in turn is wrong: scores, and gradients of components, gates and weights."""
     from rails_ray.kernels import fused_gradient_kernel
 
     wrong = Wrong(fused_gradient_kernel.mol_training, argument)

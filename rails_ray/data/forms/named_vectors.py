@@ -58,8 +58,8 @@ class NamedVectorsForm:
 
     query_columns: columns with the vectors of queries.
     item_columns: columns with the vectors of items.
-    query_widths: their numbers, if the model already has them.
-    item_widths: likewise.
+    query_widths: numbers of each vector of a query, if the model already has them.
+    item_widths: numbers of each vector of an item, if the model already has them.
     """
 
     query_columns: tuple[str, ...] = ()

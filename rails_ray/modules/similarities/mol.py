@@ -41,7 +41,7 @@ class MixtureOfLogitsConfig:
 
     Args:
         num_query_components: number P_Q of query components; 0 for the vectors of a query, where they are several.
-        num_item_components: number P_X of item components; 0 for the vectors of an item, likewise.
+        num_item_components: number P_X of item components; 0 for the vectors of an item, where they are several.
         temperature: tau of the training logit score / tau, above 0.
         gate_hidden: hidden width H of w, the part of the gate that reads the component logits.
         logit_dropout: share of component logits that training drops before w, in [0, 1).

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rewritten(folder: Path, table: str, column: str, change: Callable[[list[Any]], Any]) -> Sources:
-    """The same data with another column."""
+    """Replace a column of a table, and read the folder."""
     path = folder / f"{table}.parquet"
     read = pq.read_table(path)
     values = pa.array(change(read[column].to_pylist()))
@@ -56,7 +56,7 @@ def test_vectors_of_a_row_are_joined_and_those_that_an_item_lacks_are_zeros(fold
 @pytest.mark.parametrize("type_of", [pa.list_, pa.large_list, None], ids=["list", "large list", "fixed size"])
 @pytest.mark.parametrize("number", [pa.float16(), pa.float64(), pa.int8()], ids=str)
 def test_a_corpus_has_the_inputs_of_the_data_set(folder: Path, type_of: Any, number: pa.DataType) -> None:
-    """Of every type of list, with nulls between them."""
+    """Vectors come as each type of list, and some are null."""
     kind = pa.list_(number, 4) if type_of is None else type_of(number)
 
     def change(values: list[Any]) -> pa.Array:

@@ -165,9 +165,9 @@ def test_a_killed_training_job_goes_on_from_its_checkpoint_when_it_is_submitted_
     run = runs.read(s3_root.storage, "first")
     assert len(run.training["losses"]) == NUM_STEPS
     assert run.training["seconds"] > MARK_S, "it must go on from the checkpoint"
-    told = trained.told
-    assert told.pop("advice").startswith("mixture or dot product: after 15 of 150 steps each, HR@10 on ")
-    assert told == {
+    printed = trained.told
+    assert printed.pop("advice").startswith("mixture or dot product: after 15 of 150 steps each, HR@10 on ")
+    assert printed == {
         "job": "train",
         "run": "first",
         "hit_rate": run.validation["hit_rate"],
