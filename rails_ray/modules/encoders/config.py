@@ -18,7 +18,7 @@ class InputFacts:
     query_width: D of a query; None if queries are no vectors.
     item_shape: (P, D) of an item; None if items are no vectors.
     query_widths: numbers of each vector of a query, if queries are several by name; else empty.
-    item_widths: numbers of each vector of an item, where they have names.
+    item_widths: numbers of each vector of an item, if items have several by name; else empty.
     has_times: whether the items of a history have times.
     is_compared: whether vectors are compared as they are, and nothing is trained over them.
     """
