@@ -125,7 +125,8 @@ def test_calls_beyond_the_bound_wait() -> None:
         handle = Handle()
         caller = RankerCaller(handle, timeout_s=10, max_in_flight=3)
         asked = [asyncio.create_task(caller.ask(calls(*range(first, first + 4)))) for first in (0, 4)]
-        await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.sleep(0)
         assert handle.begun == ["0", "1", "2"]
         handle.may_answer.set()
         assert [[float(own) for [own] in await answers] for answers in asked] == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -135,16 +136,24 @@ def test_calls_beyond_the_bound_wait() -> None:
 
 
 def test_a_call_that_waits_too_long_is_late_and_holds_no_place() -> None:
+    """Neither for its place, nor for its answer."""
+
     async def ask() -> None:
         handle = Handle()
-        caller = RankerCaller(handle, timeout_s=0.05, max_in_flight=1)
-        answers = await caller.ask(calls(0, 1))
+        caller = RankerCaller(handle, timeout_s=60, max_in_flight=1)
+        first = asyncio.create_task(caller.ask(calls(0)))
+        [waiting] = await caller.ask(AskRanker(calls(1).calls, within_s=0.05))
         assert handle.begun == ["0"]
-        assert [type(answer) for answer in answers] == [LateError, LateError]
-        assert str(answers[1]) == "the heavy ranker must answer within 0.05 s, got no answer"
+        assert type(waiting) is LateError
+        assert str(waiting) == "the heavy ranker must answer within 0.05 s, got no answer"
         handle.may_answer.set()
-        [[score]] = await caller.ask(calls(2))
-        assert score == 2
+        assert await first == [0]
+        handle.may_answer.clear()
+        [silent] = await caller.ask(AskRanker(calls(2).calls, within_s=0.05))
+        assert type(silent) is LateError
+        handle.may_answer.set()
+        assert await caller.ask(calls(3)) == [3]
+        assert handle.begun[-1] == "3"
 
     asyncio.run(ask())
 

@@ -132,7 +132,7 @@ def test_a_replica_that_has_come_since_the_last_look_is_found_when_the_known_one
 def test_serve_is_asked_while_the_only_replica_that_is_known_stands_still_and_nobody_says_who_else_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 1.0)
     monkeypatch.setattr(direct, "LOOK_AGAIN_S", 0.0)
 
     async def scenario() -> None:
@@ -142,7 +142,7 @@ def test_serve_is_asked_while_the_only_replica_that_is_known_stands_still_and_no
         for number in range(3):
             began = time.monotonic()
             assert (await asked(replicas, handle)).tolist() == [0, 2, 4]
-            assert number == 0 or time.monotonic() - began < 0.2, "it is lost"
+            assert number == 0 or time.monotonic() - began < 1.0, "it is lost"
         assert (handle.num_by_handle, stands_still.num_asked) == (3, 1)
         handle.is_silent = False
         replicas.look_soon()
