@@ -118,6 +118,12 @@ def calls(*numbers: int) -> AskRanker:
     return AskRanker([RankerCall({"text": str(number)}, CANDIDATES[:1]) for number in numbers])
 
 
+async def turns() -> None:
+    """Let the others do what they can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def test_calls_beyond_the_bound_wait() -> None:
     """The requests of a router share it."""
 
@@ -125,8 +131,7 @@ def test_calls_beyond_the_bound_wait() -> None:
         handle = Handle()
         caller = RankerCaller(handle, timeout_s=10, max_in_flight=3)
         asked = [asyncio.create_task(caller.ask(calls(*range(first, first + 4)))) for first in (0, 4)]
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns()
         assert handle.begun == ["0", "1", "2"]
         handle.may_answer.set()
         assert [[float(own) for [own] in await answers] for answers in asked] == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -142,6 +147,7 @@ def test_a_call_that_waits_too_long_is_late_and_holds_no_place() -> None:
         handle = Handle()
         caller = RankerCaller(handle, timeout_s=60, max_in_flight=1)
         first = asyncio.create_task(caller.ask(calls(0)))
+        await turns()
         [waiting] = await caller.ask(AskRanker(calls(1).calls, within_s=0.05))
         assert handle.begun == ["0"]
         assert type(waiting) is LateError
