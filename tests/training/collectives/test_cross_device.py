@@ -15,6 +15,7 @@ from support.cross_device_worker import BASELINES, FORMS, Case, Proof, by_slices
 
 Found = tuple[float, dict[str, Tensor]]
 SMALLEST = 1e-9  # of a gradient's norm: below it, it is zero but for rounding
+ROUNDING = 3e-10  # of a gradient's norm, however small it is: what it is the sum of may be a thousand times as large
 NUM_WORKERS = [2, pytest.param(3, marks=pytest.mark.long)]
 
 
@@ -50,7 +51,7 @@ def test_workers_have_the_gradient_of_one_process(case: Case, num_workers: int) 
             else:
                 angle, ratio = distance(gradient, of_rank[name])
                 assert angle < 1e-6, name
-                assert ratio < 1e-5, name
+                assert ratio < 1e-5 + ROUNDING / gradient.norm(), name
     learnt = {name.split(".")[1] for name in gradients if name.startswith("model")}
     wanted = {"encoder", "query_components", "item_components"} | ({"similarity"} if "mixture" in case.model else set())
     assert learnt == wanted
