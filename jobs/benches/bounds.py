@@ -12,10 +12,11 @@ the best. Bounds, by what they take low and high from:
     score       the score itself: what no bound can exceed
 
 Share of the items whose bound lies below the k-th best score of their query (the floor at the end of a scan), k = 10
-and 100, over held-out queries, by the trained models that `gates` keeps; and nanoseconds a pair of query and item of
-the bound and of the whole score, as plain torch computes both in one thread.
+and 100, over held-out queries, by the trained models that `gates` keeps and, with `--state`, by the mixtures that
+`quality` has trained there; and nanoseconds a pair of query and item of the bound and of the whole score, as plain
+torch computes both in one thread.
 
-    python -m jobs.benches.bounds [--kept FOLDER] [--steps 400] [--queries 200]
+    python -m jobs.benches.bounds [--kept FOLDER] [--steps 400] [--queries 200] [--state FOLDER] [--data FOLDER]
 
 A yes: a proved bound that saves more time of gates, beyond the largest cosine, than it takes.
 """
@@ -32,9 +33,11 @@ import tyro
 from jaxtyping import Float
 from torch import Tensor
 
+from jobs.benches import quality
 from jobs.benches.gates import ACTIVATIONS, SIZES, Size, config_of, emoji, quiet
 from jobs.benches.pebr_models import kept_model
-from jobs.benches.record import Record
+from jobs.benches.quality_rows import NAME as QUALITY
+from jobs.benches.record import Record, recorded
 from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.kernels.mol_scan import ACTIVATIONS as FUNCTIONS
 from rails_ray.kernels.mol_scan import Gate
@@ -48,13 +51,21 @@ Interval = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Bounds:
-    """Options."""
+    """Options.
+
+    Args:
+        sizes: of the emoji's models.
+        state: of `quality`, whose mixtures are measured too.
+        data: folder with their data sets.
+    """
 
     sizes: tuple[Size, ...] = ("recipe", "wide")
     seeds: tuple[int, ...] = (0,)
     steps: int = 400
     queries: int = 200
     kept: Path = Path("/tmp/rails-ray-gates")
+    state: Path | None = None
+    data: Path = Path("../shared/data")
 
 
 def through(weight: Float[Tensor, "M N"], bias: Float[Tensor, " M"], low: Tensor, high: Tensor) -> Interval:
@@ -156,6 +167,15 @@ def main(options: Bounds) -> None:
                 for row in measured(model, data, options.queries):
                     record.row(size=size, activation=activation, seed=seed, steps=options.steps, **row)
                     print(size, activation, seed, row, flush=True)
+    if options.state is None:
+        return
+    for end in recorded(QUALITY):
+        is_mixture = end.get("kind") == "cell" and end["similarity"] == "mol" and "run" in end
+        if is_mixture and (kept := quality.kept_model(end, options.state, options.data)):
+            model, data = kept
+            for row in measured(model, data, options.queries):
+                record.row(run=end["run"], activation=model.similarity.gate_weights().activation, **row)
+                print(end["run"], row, flush=True)
 
 
 if __name__ == "__main__":

@@ -116,32 +116,43 @@ def method_of(setting: Setting) -> Callable[[int], dict[str, Any]]:
 
 
 class Usearch:
+    """Exact searches read the array of vectors itself, which needs no index."""
+
     packages, kinds = ("usearch",), ("exact", "hnsw")
 
     def build(self, setting: Setting) -> None:
-        self._index(setting, setting.vectors).save(str(setting.store / "index"))
+        if setting.kind == "hnsw":
+            index = self._index(setting)
+            index.add(np.arange(len(setting.vectors)), setting.vectors)
+            index.save(str(setting.store / "index"))
 
     def open(self, setting: Setting) -> Search:
-        index, is_exact = self._index(setting, None), setting.kind == "exact"
+        if setting.kind == "exact":
+            return self._exactly(np.load(setting.folder / "vectors.npy"))
+        index = self._index(setting)
+        index.load(str(setting.store / "index"))
 
         def search(queries: Vectors, ef_search: int) -> NDArray[Any]:
             index.expansion_search = ef_search
-            found = index.search(queries, K, exact=is_exact)
-            return np.asarray(found.keys).reshape(len(queries), -1)
+            return self._keys(index.search(queries, K), len(queries))
 
         return search
 
-    def _index(self, setting: Setting, vectors: Vectors | None) -> Any:
+    def _exactly(self, vectors: Vectors) -> Search:
+        from usearch.index import MetricKind, search
+
+        return lambda queries, ef_search: self._keys(
+            search(vectors, queries, K, MetricKind.IP, exact=True), len(queries)
+        )
+
+    def _index(self, setting: Setting) -> Any:
         from usearch.index import Index
 
-        index = Index(
-            ndim=setting.vectors.shape[1], metric="ip", dtype="f32", connectivity=M, expansion_add=EF_CONSTRUCTION
-        )
-        if vectors is None:
-            index.load(str(setting.store / "index"))
-        else:
-            index.add(np.arange(len(vectors)), vectors)
-        return index
+        width = setting.vectors.shape[1]
+        return Index(ndim=width, metric="ip", dtype="f32", connectivity=M, expansion_add=EF_CONSTRUCTION)
+
+    def _keys(self, found: Any, num_queries: int) -> NDArray[Any]:
+        return np.asarray(found.keys).reshape(num_queries, -1)
 
 
 class Lance:

@@ -62,6 +62,7 @@ from rails_ray.training.loop import train
 from rails_ray.training.step import in_one_process
 
 RANKS = "ranks.npz"  # of each test query, beside the weights of a run: for comparisons with later runs
+WEIGHTS = "weights.safetensors"
 SAVE_EVERY_S = 120.0
 TABLE_WIDTH = 160
 CELLS = [(data, encoder) for data in ("scifact", "tldr") for encoder in ("towers", "transformer", "vectors")]
@@ -176,7 +177,7 @@ def train_cell(arguments: Arguments) -> None:
     model, seconds = _resumed(config, read, home, arguments.device, point)
     found, gates = measured(model, config.training.num_steps)
     np.savez_compressed(home / RANKS, best_rank=found.best_rank.astype(np.int32), ndcg=found.ndcg.astype("f4"))
-    (home / "weights.safetensors").write_bytes(weight_files.to_bytes(model))
+    (home / WEIGHTS).write_bytes(weight_files.to_bytes(model))
     facts |= {"parameters": sum(one.numel() for one in model.parameters()), "order": order_of(read)}
     record.row(kind="cell", **facts, family=parts, seconds=seconds, **found.row, **gates)
     Console().print(cell.name, found.row)
@@ -272,7 +273,7 @@ def _compared(arguments: Arguments) -> Iterator[tuple[Cell, SimilarityName, list
     mixtures = {replace(cell, seed=0) for cell in ranks if cell.similarity == "mol"}
     names: tuple[SimilarityName, ...] = ("dot", "wide")
     for own, name in itertools.product(sorted(mixtures, key=lambda cell: cell.name), names):
-        other = replace(own, similarity=name, user=False, gates="all")
+        other = replace(own, similarity=name, user=False, gates="all", activation="silu")
         both = [(replace(own, seed=seed), replace(other, seed=seed)) for seed in range(arguments.seeds)]
         found = [[ranks[cell] for cell in pair] for pair in both if ranks.keys() >= set(pair)]
         if found:
@@ -284,15 +285,23 @@ def search(arguments: Arguments) -> None:
     torch.set_num_threads(1)
     record, console = Record(NAME), Console()
     for cell, row in ends().items():
-        weights = arguments.state / row["run"] / "weights.safetensors"
-        if cell.seed or not weights.exists():
+        if cell.seed or not (kept := kept_model(row, arguments.state, arguments.data)):
             continue
-        read = data_of(cell, arguments.data, arguments.state, is_final=True)
-        config = config_of(cell, Settings(**row["settings"]), read, row["epochs"], BATCHES.get(cell.data, 32))
-        model = DualEncoderTraining.of(config).trained_model([("", weights.read_bytes())])
+        model, read = kept
         found = times_of(model.to(arguments.device), read)
         record.row(kind="search", **asdict(cell), run=row["run"], device=arguments.device, **found)
         console.print(cell.name, found)
+
+
+def kept_model(row: dict[str, Any], state: Path, folder: Path) -> tuple[DualEncoder, DataSet] | None:
+    """The model of a training's row, where its weights are kept, and its data."""
+    weights = state / row["run"] / WEIGHTS
+    if not weights.exists():
+        return None
+    cell = Cell.of_row(row)
+    read = data_of(cell, folder, state, is_final=True)
+    config = config_of(cell, Settings(**row["settings"]), read, row["epochs"], BATCHES.get(cell.data, 32))
+    return DualEncoderTraining.of(config).trained_model([("", weights.read_bytes())]), read
 
 
 def table(arguments: Arguments) -> None:

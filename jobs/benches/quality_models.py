@@ -19,6 +19,7 @@ from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEncoderConfig, UniformNegatives
+from rails_ray.kernels.mol_scan import Activation
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig
@@ -63,6 +64,7 @@ class Cell:
     encoder: sasrec, hstu; towers, transformer; vectors.
     user: whether the user is a component of the mixture.
     gates: what the mixture's gates read: all that the paper's do, or the query and the item without the logits.
+    activation: between the two layers of w in the mixture's gates.
     """
 
     data: str
@@ -71,6 +73,7 @@ class Cell:
     seed: int = 0
     user: bool = False
     gates: Gates = "all"
+    activation: Activation = "silu"
 
     @staticmethod
     def of_row(row: Mapping[str, Any]) -> "Cell":
@@ -81,12 +84,14 @@ class Cell:
     @property
     def label(self) -> str:
         """The similarity, as tables show it."""
-        return self.similarity + " + user" * self.user + ", gates without logits" * (self.gates == "sides")
+        gates = ", gates without logits" * (self.gates == "sides") + ", ReLU" * (self.activation == "relu")
+        return self.similarity + " + user" * self.user + gates
 
     @property
     def name(self) -> str:
         """A folder's name."""
         similarity = self.similarity + "-user" * self.user + "-sides" * (self.gates == "sides")
+        similarity += "-relu" * (self.activation == "relu")
         return "-".join([self.data, self.encoder, similarity, str(self.seed)])
 
     @property
@@ -144,6 +149,7 @@ def mixture(cell: Cell, settings: Settings) -> MixtureOfLogitsConfig:
         logit_dropout=0.0,
         gate_dropout=settings.gate_dropout,
         gate_inputs=("query", "item", "logits") if cell.gates == "all" else ("query", "item"),
+        gate_activation=cell.activation,
     )
 
 

@@ -1,13 +1,15 @@
-"""Several frozen vectors of an item, its title's and its body's: does a gate that is trained find more than the best
-fixed weights?
+"""Several frozen vectors of an item, such as its title's and its body's: does a gate that is trained find more than the
+best fixed weights?
 
 Texts of TLDR and SciFact become vectors of `wordllama` (256 numbers, its weights are in its wheel): a query one, an
-item one of its title, one of its body and, with three columns, one of both texts together. Nothing but the gate of
+item one of its title, one of its body and, with three columns, one of both texts together. Histories of MovieLens-1M
+and Amazon's Beauty, and their items, become three vectors each (`vectors_gated_histories`). Nothing but the gate of
 `vectors-gated` is trained, for equal steps, batches and negatives, in three seeds. Against it: each pair of vectors
-alone; all pairs at equal weights, which is the cosine of the concatenated vectors; and the best fixed weights, by a
-search along the weights on the validation split. What is compared is NDCG@10 of the test split, over the whole corpus.
+alone; all pairs that may be compared at equal weights, which is the cosine of the concatenated vectors; and the best
+fixed weights, by a search along the weights on the validation split. What is compared is NDCG@10 of the test split,
+over the whole corpus, less what a history holds.
 
-    python -m jobs.benches.vectors_gated [--data FOLDER] [--steps 1000] [--seeds 0 1 2]
+    python -m jobs.benches.vectors_gated [--data FOLDER] [--sets tldr ml-1m] [--steps 1000] [--seeds 0 1 2]
 
 A yes is a gate above the best fixed weights with p at most 0.01, by a paired bootstrap of the queries' means over
 seeds.
@@ -29,11 +31,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from jobs.benches import pretrained
-from jobs.benches.quality_measures import RESAMPLES, Quality, quality_of, resampled_means
+from jobs.benches.quality_measures import Quality, quality_of
+from jobs.benches.quality_models import HISTORIES
 from jobs.benches.record import Record
+from jobs.benches.vectors_gated_histories import NAMES, histories_of
 from rails_ray.data.dataset import DataSet
 from rails_ray.data.sources import Sources
 from rails_ray.data.vectors import as_column
+from rails_ray.families.config import RunConfig
 from rails_ray.families.data import for_data, read_data
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
@@ -42,6 +47,7 @@ from rails_ray.modules.encoders.named_vectors import NamedVectorsConfig
 from rails_ray.modules.similarities.mol import GateInput, component_logits
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.values import FILLED_TEXT, ID, TEXT
+from rails_ray.training.evaluation.bootstrap import RESAMPLES, resampled_means
 from rails_ray.training.piece import Given, fit
 
 GATES: tuple[tuple[GateInput, ...], ...] = (
@@ -54,6 +60,8 @@ GATES: tuple[tuple[GateInput, ...], ...] = (
 COLUMNS = (("title", "body"), ("title", "body", "both"))  # of items
 STEPS = (0.2, 0.1, 0.05, 0.02, 0.01)  # of the search along a weight
 LEAST_WEIGHT = 1e-6
+SEARCHED = 4000  # validation queries that weights are searched on
+LOW = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,12 @@ class Arguments:
     Args:
         data: folder with the data sets.
         sets: their names.
+        state: where what `quality` keeps lies.
     """
 
     data: Path = Path("../shared/data")
-    sets: tuple[str, ...] = ("tldr", "scifact")
+    sets: tuple[str, ...] = ("tldr", "scifact", "ml-1m", "amazon-beauty")
+    state: Path = Path("quality-state")
     steps: int = 1000
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -74,11 +84,24 @@ def main(arguments: Arguments) -> None:
     record, console = Record("vectors_gated"), Console()
     for name in arguments.sets:
         with tempfile.TemporaryDirectory(prefix="rails-ray-vectors-gated-") as folder:
-            write(arguments.data / name, Path(folder) / "data")
-            for columns in COLUMNS:
-                for row in rows_of(columns, Path(folder), arguments):
+            for columns, config, read in tasks_of(name, Path(folder), arguments):
+                for row in rows_of(columns, for_data(config, read), read, Storage(folder), arguments.seeds):
                     record.row(set=name, columns=columns, **row)
                     console.print(name, columns, row)
+
+
+def tasks_of(name: str, folder: Path, arguments: Arguments) -> Iterator[tuple[tuple[str, ...], RunConfig, DataSet]]:
+    """The vectors of items that are compared, and a run over them."""
+    if name in HISTORIES:
+        config = replace(vectors_gated(num_steps=arguments.steps), name="bench")
+        columns = NamedVectorsConfig(query_columns=NAMES, item_columns=NAMES)
+        yield NAMES, config.with_family(encoder=columns), histories_of(name, arguments.data, arguments.state)
+        return
+    write(arguments.data / name, folder / "data")
+    for columns in COLUMNS:
+        config = replace(vectors_gated(folder / "data", num_steps=arguments.steps), name="bench")
+        config = config.with_family(encoder=NamedVectorsConfig(query_columns=("vector",), item_columns=columns))
+        yield columns, config, read_data(config, Storage(str(folder)))
 
 
 def write(texts: Path, folder: Path) -> None:
@@ -97,20 +120,16 @@ def write(texts: Path, folder: Path) -> None:
     pq.write_table(pa.table(relevance), folder / "relevance.parquet")
 
 
-def rows_of(columns: tuple[str, ...], folder: Path, arguments: Arguments) -> Iterator[dict[str, Any]]:
-    storage = Storage(str(folder))
-    config = replace(vectors_gated(folder / "data", num_steps=arguments.steps), name="bench").with_family(
-        encoder=NamedVectorsConfig(query_columns=("vector",), item_columns=columns)
-    )
-    read = read_data(config, storage)
-    config = for_data(config, read)
+def rows_of(
+    columns: tuple[str, ...], config: RunConfig, read: DataSet, storage: Storage, seeds: tuple[int, ...]
+) -> Iterator[dict[str, Any]]:
+    """The rows of fixed weights, then those of gates."""
     model = DualEncoderTraining.of(config).model().eval()
-    valid = cosines(model, read, "valid")
-    best = searched(valid, read)
-    del valid
-    singles = np.eye(len(columns))
-    fixed = {"equal weights": np.full(len(columns), 1 / len(columns)), "best fixed weights": best}
-    fixed |= {f"{name} alone": weights for name, weights in zip(columns, singles, strict=True)}
+    own: Any = config.family
+    pairs = own.encoder.begins_open.flatten().double().numpy()
+    best = searched(cosines(model, read), pairs / pairs.sum(), read)
+    fixed = {"equal weights": pairs / pairs.sum(), "best fixed weights": best}
+    fixed |= {f"{columns[number % len(columns)]} alone": np.eye(len(pairs))[number] for number in np.flatnonzero(pairs)}
     against = measured(weighted(model, best), read, "test")
     for name, weights in fixed.items():
         found = measured(weighted(model, weights), read, "test")
@@ -118,7 +137,7 @@ def rows_of(columns: tuple[str, ...], folder: Path, arguments: Arguments) -> Ite
     for inputs in GATES:
         gated = replace(config.family.similarity, gate_inputs=inputs)
         started, runs = time.process_time(), list[DualEncoder]()
-        for seed in arguments.seeds:
+        for seed in seeds:
             own = DualEncoderTraining.of(replace(config, seed=seed).with_family(similarity=gated))
             [piece] = own.pieces()
             fitted = fit(piece, Given(read=read, storage=storage, run="r"))
@@ -156,16 +175,21 @@ def measured(model: DualEncoder, read: DataSet, split: str) -> Quality:
 
 
 @torch.no_grad()
-def cosines(model: DualEncoder, read: DataSet, split: str) -> NDArray[np.float32]:
-    """Cosines of all pairs of vectors [P, Q, X]."""
-    query = model.encode_queries(model.query_features(read.queries[split].inputs))
-    return component_logits(query, model.encode_items(model.item_features(read.item_inputs)), 1.0).numpy()
+def cosines(model: DualEncoder, read: DataSet) -> NDArray[np.float32]:
+    """Cosines of all pairs of vectors, of validation queries [P, Q, X]; far below all others where an answer must not
+    hold the item."""
+    queries = read.queries["valid"].head(SEARCHED)
+    items = model.encode_items(model.item_features(read.item_inputs))
+    found = component_logits(model.encode_queries(model.query_features(queries.inputs)), items, 1.0).numpy()
+    if queries.excluded is not None:
+        found[:, np.repeat(np.arange(len(queries)), queries.excluded.lengths), queries.excluded.rows] = -LOW
+    return found
 
 
-def searched(cosines: NDArray[np.float32], read: DataSet) -> NDArray[np.float64]:
+def searched(cosines: NDArray[np.float32], weights: NDArray[np.float64], read: DataSet) -> NDArray[np.float64]:
     """The fixed weights that place the first relevant item of a validation query best, by 1 / log2(1 + rank) up to rank
-    10: from equal weights, each is moved by smaller and smaller steps as long as that helps."""
-    relevant = read.queries["valid"].relevant
+    10: from `weights`, each is moved by smaller and smaller steps as long as that helps."""
+    relevant = read.queries["valid"].head(SEARCHED).relevant
     answers, rows = relevant.rows[relevant.starts[:-1]], np.arange(len(relevant))
 
     def value(weights: NDArray[np.float64]) -> float:
@@ -173,7 +197,7 @@ def searched(cosines: NDArray[np.float32], read: DataSet) -> NDArray[np.float64]
         ranks = 1 + (scores > scores[rows, answers][:, None]).sum(axis=1)
         return float(np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0).mean())
 
-    best = np.full(len(cosines), 1 / len(cosines))
+    best = weights
     most = value(best)
     for step in STEPS:
         is_better = True

@@ -40,7 +40,9 @@ def main() -> None:
     rows = recorded("quality")
     gains = {(Cell.of_row(row), row["other"]): row for row in rows if "relative_ndcg_low" in row}
     mixtures = sorted(
-        {mixture for mixture, _ in gains if mixture.gates == "all"}, key=lambda mixture: mixture.name, reverse=True
+        {mixture for mixture, _ in gains if (mixture.gates, mixture.activation) == ("all", "silu")},
+        key=lambda mixture: mixture.name,
+        reverse=True,
     )
     height = max(3.4, 1.4 + 0.6 * len(mixtures))
     figure, (gained, grouped, paid) = plt.subplots(1, 3, figsize=(12.5, height), layout="constrained")
@@ -105,7 +107,7 @@ def _is_of_one_machine(rows: Sequence[dict[str, Any]], run: str) -> bool:
 def _prices(rows: Sequence[dict[str, Any]], mixture: Cell, name: str) -> list[float]:
     """The price in times of the dot product's, if both are known."""
     costs, last = [], ends()
-    for cell in (mixture, replace(mixture, similarity="dot", user=False, gates="all")):
+    for cell in (mixture, replace(mixture, similarity="dot", user=False, gates="all", activation="silu")):
         found = [last[cell]] if cell in last else []
         searches = [row for row in rows if row.get("kind") == "search" and found and row["run"] == found[0]["run"]]
         if name == "training":

@@ -2,7 +2,8 @@
 
 | member       | commands                                                          |
 |--------------|-------------------------------------------------------------------|
-| `stages`     | quickstart, train, publish, evaluate, calibrate, pipeline         |
+| `stages`     | quickstart, train, publish, evaluate, calibrate                   |
+| `pipeline`   | pipeline                                                          |
 | `tune`       | tune                                                              |
 | `encode`     | encode                                                            |
 | `rankers`    | train-ranker                                                      |

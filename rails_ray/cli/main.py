@@ -49,7 +49,7 @@ COMMANDS = {  # each in a module of `rails_ray.cli`, which is imported when the 
     "evaluate": "stages.Evaluate",
     "calibrate": "stages.Calibrate",
     "tune": "tune.Tune",
-    "pipeline": "stages.Pipeline",
+    "pipeline": "pipeline.Pipeline",
     "serve": "serving.Serve",
     "new-key": "keys.NewKey",
     "query": "query.Query",

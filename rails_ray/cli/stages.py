@@ -1,4 +1,4 @@
-"""The stages as commands, but for encode: train, publish, evaluate, calibrate; quickstart and pipeline run several."""
+"""The stages as commands, but for encode: train, publish, evaluate, calibrate; quickstart runs several."""
 
 import dataclasses
 import json
@@ -15,7 +15,6 @@ from rails_ray.errors import RailsRayError
 from rails_ray.families.config import DataConfig, RunConfig, import_paths
 from rails_ray.families.recipes import by_name, names
 from rails_ray.on_ray.resources import TrainResources
-from rails_ray.training.evaluation.gates import Gates
 from rails_ray.training.evaluation.report import Report
 from rails_ray.training.evaluation.seen import labelled
 
@@ -145,7 +144,7 @@ class Train(OfRecipe):
                 on_progress=on_progress,
             )
             advice = self.advice(run.name, on_progress) if self.advise and is_new else None
-        _show_pieces(run.name, run.training)
+        show_pieces(run.name, run.training)
         for line in validated(run.validation):
             out.print(f"run {run.name}: {line}, {run.training['seconds']:.0f} s of training")
         say_seen(run.validation.get("seen_items"), "valid")
@@ -236,7 +235,7 @@ class Evaluate(AllowsCode, Stored, ExcludesSeen):
         if self.json:
             print(json.dumps(found, indent=1))
             return found
-        out.print(rendering.reports(_lines(name, report), f"{report.num_queries} queries of split {report.split}"))
+        out.print(rendering.reports(lines(name, report), f"{report.num_queries} queries of split {report.split}"))
         say_seen(report.to_dict()["seen_items"], report.split)
         if report.searches:
             num = f"{report.searches[0].num_queries:,} queries of split {report.split}"
@@ -309,63 +308,7 @@ class Calibrate(AllowsCode, Stored, ExcludesSeen):
         return {"calibrated": version, "filter": filter, **dataclasses.asdict(report)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pipeline(OfRecipe):
-    """Train, encode, evaluate, and publish the version if it is good enough compared with the current one."""
-
-    shards: int = 2
-    """Parts of the corpus that are searched in parallel."""
-    gates: Annotated[Gates, tyro.conf.arg(name="")] = field(default_factory=Gates)
-    """Gates that the version must pass on the test queries to be published."""
-
-    def run(self) -> dict[str, Any]:
-        load("pipeline")
-        from rails_ray.cli import rendering
-        from rails_ray.on_ray.cluster import cluster
-        from rails_ray.on_ray.pipelining import pipeline
-
-        def show(report: Report, former: Report | None) -> None:
-            rows = [*_lines("new version", report), *(_lines("current version", former) if former else [])]
-            out.print(rendering.reports(rows, f"{report.num_queries} queries of split {report.split}"))
-            say_seen(report.to_dict()["seen_items"], report.split)
-
-        run_config = self.chosen()
-        self.check_can_begin()
-        with cluster(self.workers + 2):
-            done = pipeline(
-                run_config,
-                self.storage,
-                run=self.run_name,
-                num_workers=self.workers,
-                use_gpu=self.use_gpu,
-                num_shards=self.shards,
-                gates=self.gates,
-                checkpoint_s=self.checkpoint_s,
-                timeout_s=self.timeout_s,
-                placing=self.chunks,
-                allow_code=self.allow_code,
-                stage=partial(rendering.bar, out),
-                on_report=show,
-            )
-        _show_pieces(done.run.name, done.run.training)
-        if self.gates.max_churn is not None:
-            compared = "no other version was current, which passes" if done.churn is None else f"{done.churn:.4f}"
-            out.print(f"churn@{self.gates.k}: {compared}", highlight=False)
-        manifest = done.manifest
-        out.print(f"version {manifest.version} is current: {manifest.num_live} items, {len(manifest.parts)} parts")
-        say_next("rails-ray serve --allow-anonymous", self.storage, import_paths(self.config))
-        return {
-            "run": done.run.name,
-            "version": manifest.version,
-            "num_items": manifest.num_live,
-            "hit_rate": done.report.hit_rate,
-            "seen_items": done.report.to_dict()["seen_items"],
-            "former_hit_rate": None if done.former is None else done.former.hit_rate,
-            "churn": done.churn,
-        }
-
-
-def _show_pieces(run: str, training: dict[str, Any]) -> None:
+def show_pieces(run: str, training: dict[str, Any]) -> None:
     """Print the measures of each piece of a run that has several."""
     from rails_ray.cli import rendering
 
@@ -384,7 +327,7 @@ def validated(validation: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _lines(name: str, report: Report) -> list[tuple[str, Report, float | None]]:
+def lines(name: str, report: Report) -> list[tuple[str, Report, float | None]]:
     """The lines of a report in a table."""
     return [(own_name, own, None) for own_name, own in report.by_name(name)]
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.drawing import Drawing, Mixture, Popularity, Uniform
-from rails_ray.data.encoding import encode_items
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.families.config import RunConfig
@@ -28,33 +27,28 @@ from rails_ray.families.dual_encoder.config import (
     PopularityNegatives,
 )
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.piece import DualEncoderPiece
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
-from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.families.training_family import Sizes, TrainingFamily
 from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.quantizer_piece import EarlierEncoder, QuantizerPiece
 from rails_ray.families.vector_items.storing import FullItems, PqItems
 from rails_ray.families.vector_items.trained_codes import ENCODER
 from rails_ray.modules.encoders.config import InputFacts
-from rails_ray.modules.encoders.frozen import FrozenTextConfig
 from rails_ray.modules.encoders.histories import HistoryConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
 from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.modules.model import Model
-from rails_ray.modules.schedule import PRECISIONS, TrainingConfig
+from rails_ray.modules.schedule import PRECISIONS
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.states import AnyItems
 from rails_ray.reranking.surrogate import SurrogateConfig
-from rails_ray.training import checkpoints
 from rails_ray.training.collectives.first import from_first
-from rails_ray.training.collectives.mean import mean_over_workers
 from rails_ray.training.contrast import Contrast, Gathered, Streamed, WithinBatch
-from rails_ray.training.evaluation.mixtures import measures
-from rails_ray.training.evaluation.report import Report, validate, validation_mrr
-from rails_ray.training.loop import Progress
+from rails_ray.training.evaluation.report import Report, validate
 from rails_ray.training.mining import Mining, hardest
 from rails_ray.training.objectives import Contrastive, MaximumLikelihood, Objective, Pointwise
-from rails_ray.training.piece import Given, Piece, Prepared, Steps
+from rails_ray.training.piece import Piece
 from rails_ray.training.step import TrainingStep
 from rails_ray.training.terms import Glas, MutualInformation, Term
 
@@ -332,62 +326,6 @@ def training_counts(read: DataSet) -> NDArray[np.int64]:
         is_first[train.inputs.starts] = True
         counts = counts + np.bincount(train.inputs.rows[~is_first[:-1]], minlength=len(read.item_ids))
     return counts
-
-
-@dataclass(frozen=True)
-class DualEncoderPiece:
-    """The contract of `Piece`: the whole model, on workers that share its gradient."""
-
-    family: DualEncoderTraining
-    name: str = ""
-    after: tuple[str, ...] = ()
-
-    @property
-    def shares_gradient(self) -> bool:
-        return self.training is not None
-
-    @property
-    def training(self) -> TrainingConfig | None:
-        """None if the run has no loss: there is no step to take."""
-        return None if self.family.own.loss.kind == "none" else self.family.config.training
-
-    def check_workers(self, num_workers: int) -> None:
-        """Batches of pairs may be cut into unequal slices; batches with uniform negatives may not."""
-        batch_size = self.family.config.training.batch_size
-        if self.shares_gradient and isinstance(self.family.own.negatives, DrawnNegatives) and batch_size % num_workers:
-            raise ValueError(f"training.batch_size must be a multiple of the {num_workers} workers, got {batch_size}")
-
-    def prepare(self, given: Given) -> Prepared:
-        family, read = self.family, given.read
-        model = with_kept_texts(family.model(), given.storage)
-        if given.checkpoint is None:
-            family.learn_tokens(model, read, is_first=given.is_first, from_first=from_first)
-        else:
-            checkpoints.load_model(model, given.checkpoint)
-        item_features, held_out = model.item_features(read.item_inputs), read.queries["valid"]
-        if isinstance(family.own.encoder, FrozenTextConfig):
-            family.check_directions(read.item_ids, item_features, "items")
-
-        def report(progress: Progress) -> dict[str, Any]:
-            return family.report(model, partial(encode_items, model, item_features), read).to_dict()
-
-        if self.training is None:
-            return Prepared(module=model, report=report, steps=None)
-        mining = family.mining(model, read, is_first=given.is_first)
-        sampler = family.sampler(model, read, given.rank, given.num_workers, mining)
-        step = family.training_step(model, mean_over_workers)
-        step.mining = mining  # its finds are part of a checkpoint
-        return Prepared(
-            module=model,
-            report=report,
-            steps=Steps(
-                step=step,
-                batch_of=sampler.batch,
-                seed=[family.config.seed, given.rank],
-                validate=lambda: from_first(validation_mrr(model, item_features, held_out) if given.is_first else 0.0),
-                measure=lambda: measures(model, item_features, held_out) if given.is_first else {},
-            ),
-        )
 
 
 def facts_of(read: DataSet) -> InputFacts:
