@@ -1,0 +1,73 @@
+"""The bench of public tables: it goes on where it was cut off, and compares a mixture with as many numbers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.benches import public_tables
+from jobs.benches.public_tables import Arguments, config_of, main, runs
+from jobs.benches.record import recorded
+from rails_ray.training import loop
+from support.data_folders import write_sequence_data
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arguments:
+    write_sequence_data(tmp_path / "data" / "walks")
+    monkeypatch.setattr("jobs.benches.record.RESULTS", tmp_path / "results")
+    return Arguments(
+        data=tmp_path / "data",
+        state=tmp_path / "state",
+        sets=("walks",),
+        recipes=("sasrec-mol", "sasrec-mol-wide"),
+        seeds=(0,),
+        epochs=40.0,
+        width=8,
+    )
+
+
+def test_what_is_trained_and_compared(arguments: Arguments) -> None:
+    main(arguments)
+    ends = {row["recipe"]: row for row in recorded(public_tables.NAME) if row.get("kind") == "end"}
+    assert ends.keys() == {"sasrec-mol", "sasrec-mol-wide"}
+    mixture, wide = ends["sasrec-mol"], ends["sasrec-mol-wide"]
+    assert mixture["numbers"] == wide["numbers"]
+    assert mixture["width"] == wide["width"] == 8
+    [compared] = [row for row in recorded(public_tables.NAME) if row.get("kind") == "comparison"]
+    assert compared["hr@10"] == pytest.approx(mixture["hr@10"] - wide["hr@10"])
+    main(replace(arguments, only="train"))
+    assert len([row for row in recorded(public_tables.NAME) if row.get("kind") == "end"]) == 2
+    shown = public_tables.table()
+    assert (shown.row_count, list(shown.columns[1].cells)) == (2, ["sasrec-mol", "sasrec-mol-wide"])
+
+
+def test_a_training_that_is_cut_off_ends_as_if_it_had_not_been(
+    arguments: Arguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public_tables, "SAVE_EVERY_S", 0.0)
+    only = replace(arguments, recipes=("sasrec-mol",), only="train")
+    main(only)
+    [whole] = [row for row in recorded(public_tables.NAME) if row.get("kind") == "end"]
+    elsewhere, finite, saves = replace(only, state=arguments.state / "again"), loop._check_finite, list[int]()
+
+    def cut_off(step: object, number: int) -> None:
+        saves.append(number)
+        if len(saves) == 5:
+            raise KeyboardInterrupt
+        finite(step, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_check_finite", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            main(elsewhere)
+    assert [place.name for place in elsewhere.state.rglob("*.safetensors")] == [public_tables.CHECKPOINT]
+    main(elsewhere)
+    again = [row for row in recorded(public_tables.NAME) if row.get("kind") == "end"][-1]
+    assert {**again, "seconds": 0, "execution": ""} == {**whole, "seconds": 0, "execution": ""}
+
+
+def test_only_a_mixture_has_a_dot_product_of_as_many_numbers(arguments: Arguments) -> None:
+    [(_, read)] = list(runs(replace(arguments, recipes=("sasrec",))))
+    with pytest.raises(ValueError, match="a recipe with -wide must be of a mixture, got sasrec-wide"):
+        config_of("sasrec-wide", read, 0, arguments)
