@@ -1,10 +1,10 @@
 """Do baselines here find as much as the public ones on the same data, and does a mixture find more?
 
 Recipes for histories on Beauty, Toys and Sports of Amazon's reviews and on MovieLens-1M, each in three seeds, as
-`rails-ray train` trains them, without Ray: the best weights by MRR of the validation items, whose training reads neither
-validation nor test items. Then HR@10 and NDCG@10 of the test items, all items ranked but those of the history. A recipe
-with `-wide` is the dot product of as many numbers as the mixture's; a mixture is compared with it by a paired bootstrap
-of the users' means over seeds.
+`rails-ray train` trains them, without Ray: the best weights by MRR of the validation items; training reads neither
+these nor test items. Then HR@10 and NDCG@10 of the test items, all items ranked but those of the history. A recipe with
+`-wide` is the dot product of as many numbers as the mixture's; a mixture is compared with it by a paired bootstrap of
+the users' means over seeds.
 
     python -m jobs.benches.public_tables [--sets amazon-beauty] [--recipes sasrec sasrec-mol sasrec-mol-wide]
         [--seeds 0 1 2] [--state FOLDER] [--width D] [--epochs N]
