@@ -9,8 +9,8 @@ One block over the items of Beauty, Toys or Sports, in plain torch, so that its 
     scores      inner products, or cosines under a temperature
     width       D
 
-Positions count from the newest item; numbers of items are dropped where histories read them and where they are compared;
-negatives are uniform and shared by a batch; training reads neither validation nor test items.
+Positions count from the newest item; numbers of items are dropped where histories read them and where they are
+compared; negatives are uniform and shared by a batch; training reads neither validation nor test items.
 
     python -m jobs.benches.sasrec_parts [--width 256] [--block ours] [--no-has-sinks] [--scores cosines] [--epochs 40]
 
