@@ -7,7 +7,6 @@ import math
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +25,15 @@ MEND = "mend the row, or leave it out"
 
 @dataclass(frozen=True)
 class VectorShape:
-    """The shape of a row, as the first row of a table has it.
+    """The shape of a row, as the first row of a table that has a vector has it.
 
     sizes: (D,), or (P, D) if a row is several vectors.
-    file: where that row is.
+    file, row: where that row is.
     """
 
     sizes: tuple[int, ...]
     file: str
+    row: int = 0
 
     @staticmethod
     def of(table: Table, column: str, kind: Kind = VECTOR) -> "VectorShape":
@@ -43,15 +43,20 @@ class VectorShape:
             kind: the kind that the column may have.
 
         Raises:
-            ValueError: if the first row is no vector.
+            ValueError: if the first row that is not null is no vector, or all are null.
         """
-        first = next(table.batches({column: kind}, batch_rows=64))
-        row: list[Any] = next((row.as_py() for row in first[column] if row.is_valid), [])
-        is_several = bool(row) and isinstance(row[0], list)
-        sizes: tuple[int, ...] = (len(row), len(row[0])) if is_several else (len(row),)
+        for batch in table.batches({column: kind}, batch_rows=64):
+            places = np.flatnonzero(batch[column].is_valid().to_numpy())
+            if len(places):
+                break
+        else:
+            raise ValueError(f"column {column!r} of {table.name} must hold a vector in some row, got null in all")
+        first, row = batch[column][int(places[0])].as_py(), batch.at(int(places[0]))
+        is_several = bool(first) and isinstance(first[0], list)
+        sizes: tuple[int, ...] = (len(first), len(first[0])) if is_several else (len(first),)
         if not all(sizes):
-            raise ValueError(f"column {column!r} of {first.file} must hold at least 1 number, got none in row 0")
-        return VectorShape(sizes, first.file)
+            raise ValueError(f"column {column!r} of {batch.file} must hold at least 1 number, got none in row {row}")
+        return VectorShape(sizes, batch.file, row)
 
 
 def vectors_of(batch: RowBatch, column: str, shape: VectorShape) -> NDArray[np.float32]:
@@ -65,7 +70,7 @@ def vectors_of(batch: RowBatch, column: str, shape: VectorShape) -> NDArray[np.f
     if is_several != (len(shape.sizes) > 1):
         names = ["a vector in every row", "several vectors in every row"]
         must, got = names if is_several else reversed(names)
-        raise ValueError(f"column {column!r} of {batch.file} must hold {must} as row 0 of {shape.file}, got {got}")
+        raise ValueError(f"column {column!r} of {batch.file} must hold {must} as row {shape.row} of {shape.file}, got {got}")
     for depth, size in enumerate(shape.sizes):
         check_numbers(batch, column, values, np.arange(num_rows + 1) * math.prod(shape.sizes[:depth]))
         lengths = pc.list_value_length(values).to_numpy()
@@ -75,7 +80,7 @@ def vectors_of(batch: RowBatch, column: str, shape: VectorShape) -> NDArray[np.f
             what = "numbers" if depth == len(shape.sizes) - 1 else "vectors"
             like = "" if batch.file == shape.file else f" of {shape.file}"
             raise ValueError(
-                f"column {column!r} of {batch.file} must hold {size} {what} in every row as in row 0{like}, "
+                f"column {column!r} of {batch.file} must hold {size} {what} in every row as in row {shape.row}{like}, "
                 f"got {lengths[wrong[0]]} in row {batch.at(row)}: {MEND}"
             )
         values = pc.list_flatten(values)

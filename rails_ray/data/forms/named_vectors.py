@@ -199,7 +199,8 @@ def _shapes(table: Table, columns: Columns, known: Mapping[str, int] = NO_WIDTHS
         for batch in table.batches({column: kind}):
             lengths = pc.list_value_length(batch[column]).to_numpy()
             if lengths.any():
-                shapes[column] = VectorShape((int(lengths[lengths > 0][0]),), batch.file)
+                first = int(np.flatnonzero(lengths)[0])
+                shapes[column] = VectorShape((int(lengths[first]),), batch.file, batch.at(first))
                 break
         else:
             if column in known:

@@ -117,9 +117,22 @@ def test_no_vector_hides_another(tmp_path: Path) -> None:
     found = [own.partition("items.parquet ")[2] for own in looked(folder)["problems"]]
     assert found == [
         "must have a value in every row, got null in row 0: give it one, or leave the row out",
-        "must hold 7 numbers in every row as in row 0, got 6 in row 3: mend the row, or leave it out",
+        "must hold 7 numbers in every row as in row 1, got 6 in row 3: mend the row, or leave it out",
         "must hold numbers, got null in row 8: mend the row, or leave it out",
         "must hold numbers that are finite in float32, got inf in row 20: mend the row, or leave it out",
+    ]
+
+
+def test_a_width_is_that_of_the_first_vector_wherever_it_is(tmp_path: Path) -> None:
+    """Of 100 items the first 80 have none."""
+    folder = write_vector_data(tmp_path / "data", num_items=100)
+    for row in range(80):
+        change(folder, "items", setting("vector", row, None))
+    change(folder, "items", setting("vector", 90, [1.0] * 6))
+    found = [own.partition("items.parquet ")[2] for own in looked(folder)["problems"]]
+    assert found == [
+        "must have a value in every row, got null in row 0: give it one, or leave the row out",
+        "must hold 7 numbers in every row as in row 80, got 6 in row 90: mend the row, or leave it out",
     ]
 
 

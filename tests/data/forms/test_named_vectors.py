@@ -84,6 +84,7 @@ def with_row(row: int, value: Any) -> Callable[[list[Any]], Any]:
     ("table", "column", "change", "message"),
     [
         ("items", "body", with_row(3, [1.0] * 6), "must hold 7 numbers in every row as in row 0, got 6 in row 3"),
+        ("items", "title", with_row(3, [1.0] * 6), "must hold 4 numbers in every row as in row 1, got 6 in row 3"),
         ("items", "body", with_row(3, [1.0] * 6 + [np.nan]), "finite in float32, got nan in row 3"),
         ("items", "body", with_row(3, [1.0] * 6 + [1e39]), r"finite in float32, got 1e\+39 in row 3"),
         ("items", "body", with_row(3, [1.0] * 6 + [None]), "must hold numbers, got null in row 3"),
