@@ -186,12 +186,12 @@ def trained(run: Run, read: DataSet, record: Record, console: Console) -> None:
 def tested(run: Run, model: DualEncoder, read: DataSet, progress: Any, record: Record, console: Console) -> None:
     features = model.item_features(read.item_inputs)
     found, on_valid = (quality_of(model, features, read.queries[split]) for split in ("test", "valid"))
-    best = max(progress.validations, key=lambda own: own.value)
+    best = max(progress.validations, key=lambda own: own.value, default=None)
     per_epoch = len(read.queries["train"]) / run.config.training.batch_size
     facts = {
         **run.facts,
         "epochs": round(len(progress.losses) / per_epoch, 1),
-        "best_epoch": round(best.step / per_epoch, 1),
+        "best_epoch": round((len(progress.losses) if best is None else best.step) / per_epoch, 1),
         "seconds": round(progress.seconds),
         "parameters": sum(one.numel() for one in model.parameters()),
         "order": order_of(read),

@@ -27,6 +27,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arguments:
     )
 
 
+@pytest.mark.long
 def test_what_is_trained_and_compared(arguments: Arguments) -> None:
     main(arguments)
     ends = {row["recipe"]: row for row in recorded(public_tables.NAME) if row.get("kind") == "end"}
@@ -42,6 +43,7 @@ def test_what_is_trained_and_compared(arguments: Arguments) -> None:
     assert (shown.row_count, list(shown.columns[1].cells)) == (2, ["sasrec-mol", "sasrec-mol-wide"])
 
 
+@pytest.mark.long
 def test_a_training_that_is_cut_off_ends_as_if_it_had_not_been(
     arguments: Arguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:

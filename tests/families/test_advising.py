@@ -96,6 +96,7 @@ def test_both_are_trained_anew_for_a_tenth_of_the_steps(form: str, tmp_path: Pat
     assert not storage.list("runs")
 
 
+@pytest.mark.long
 def test_a_long_run_is_compared_after_few_steps(tmp_path: Path) -> None:
     config = replace(small_config(), data=DataConfig(folder=str(write_text_data(tmp_path))))
     config = replace(config, training=TrainingConfig(num_steps=10**6, batch_size=4))

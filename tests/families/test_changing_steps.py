@@ -14,7 +14,7 @@ from rails_ray.families.version import Version
 from rails_ray.storage import live_ids
 from rails_ray.storage.filesystem import Storage
 from support.changed import made, vectors_of
-from support.failing import Failing
+from support.failing import BEFORE_AND_AFTER, Failing
 
 
 def add(storage: Any) -> None:
@@ -29,7 +29,7 @@ def write_anew(storage: Any) -> None:
     compact(storage)
 
 
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("is_done", BEFORE_AND_AFTER)
 @pytest.mark.parametrize("command", [add, delete, write_anew])
 def test_each_point_of_a_crash(tmp_path: Path, command: Any, is_done: bool) -> None:
     """Either the former version or the new one answers. When the command is repeated, the result is the same."""

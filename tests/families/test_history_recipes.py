@@ -25,7 +25,11 @@ from rails_ray.training.step import in_one_process
 from support.data_folders import write_sequence_data
 
 
-@pytest.mark.parametrize("name", ["sasrec", "sasrec-mol", "esasrec", "esasrec-mol", "hstu", "hstu-mol"])
+@pytest.mark.parametrize(
+    "name",
+    ["sasrec", "esasrec", "hstu"]
+    + [pytest.param(name, marks=pytest.mark.long) for name in ("sasrec-mol", "esasrec-mol", "hstu-mol")],
+)
 def test_a_recipe_for_histories_learns_what_comes_next(name: str, tmp_path: Path) -> None:
     """Users of this data set go on by one item or two, of twelve."""
     config = replace(recipes.by_name(name), data=DataConfig(folder=str(write_sequence_data(tmp_path))))

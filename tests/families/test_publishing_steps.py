@@ -19,7 +19,7 @@ from rails_ray.storage.filesystem import Storage
 from support.calibrations import POSITIVES, STORED
 from support.data_folders import write_text_data
 from support.examples import small_config, write_untrained_run
-from support.failing import dying
+from support.failing import BEFORE_AND_AFTER, dying
 
 Stage = Callable[[str], object]
 
@@ -59,7 +59,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found | {"done": root}
 
 
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("is_done", BEFORE_AND_AFTER)
 @pytest.mark.parametrize("stage", [pytest.param(encode, marks=pytest.mark.long), calibrate, publish])
 def test_each_point_of_a_crash(
     before: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage, is_done: bool

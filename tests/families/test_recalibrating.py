@@ -169,7 +169,7 @@ def test_the_command_says_what_it_calibrated(storage: Storage, data: Path, capsy
     assert "--recalibrate-beyond must be at least 0, or None, got -1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("is_done", BEFORE_AND_AFTER)
 def test_killed_at_each_write(
     storage: Storage, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:

@@ -106,7 +106,14 @@ cases = pytest.mark.parametrize(("config", "write"), CASES.values(), ids=CASES)
 
 
 @cases
-@pytest.mark.parametrize("fields", [{}, {"reads": "supports"}, {"kind": "mlp"}], ids=["ridge", "supports", "mlp"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="ridge"),
+        pytest.param({"reads": "supports"}, id="supports"),
+        pytest.param({"kind": "mlp"}, id="mlp", marks=pytest.mark.long),
+    ],
+)
 def test_it_finds_candidates(
     tmp_path: Path, config: RunConfig, write: Callable[[Path], Path], fields: dict[str, Any]
 ) -> None:

@@ -109,6 +109,7 @@ def test_scores_and_gradients_are_those_of_the_equation(
     check(shape, num_queries, num_items, activation, dropped)
 
 
+@pytest.mark.long
 @tried(5)
 @given(
     st.integers(0, 40),
@@ -239,7 +240,9 @@ class Wrong:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.parametrize("argument", [10, 11, 12, 13])
+@pytest.mark.parametrize(
+    "argument", [10, 11, pytest.param(12, marks=pytest.mark.long), pytest.param(13, marks=pytest.mark.long)]
+)
 def test_a_kernel_is_compared_with_the_other_way_before_it_is_used(
     argument: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

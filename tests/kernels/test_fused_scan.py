@@ -145,7 +145,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.parametrize("wrong_with_rows", [False, True])
+@pytest.mark.parametrize("wrong_with_rows", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
     wrong_with_rows: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

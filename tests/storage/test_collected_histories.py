@@ -133,6 +133,7 @@ class Histories(RuleBasedStateMachine):
             assert {*found.indexes(0)} == ({"average"} if self.index == "ivf" else set())
 
 
+@pytest.mark.long
 def test_any_history(tmp_path_factory: pytest.TempPathFactory) -> None:
     new_folder = staticmethod(lambda: tmp_path_factory.mktemp("history"))
     machine = type("InFolders", (Histories,), {"new_folder": new_folder})

@@ -99,7 +99,7 @@ def proxy(s3: str, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(answer(500, "InternalError"), id="500"),
+        pytest.param(answer(500, "InternalError"), id="500", marks=pytest.mark.long),
         pytest.param(lose_answer, id="lost", marks=pytest.mark.long),
     ],
 )

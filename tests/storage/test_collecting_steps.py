@@ -19,7 +19,7 @@ from rails_ray.storage.garbage import RetentionPolicy
 from rails_ray.storage.intents import FOLDER
 from support.clocks import Clock
 from support.collected import add, assert_whole, build, cut_off, delete_all, files, files_of, known
-from support.failing import Failing
+from support.failing import BEFORE_AND_AFTER, Failing
 from support.processes import wait_for
 from support.tried import IS_MANY
 
@@ -54,7 +54,7 @@ def copied(root: Path, number: int) -> Storage:
     return Storage(str(copy))
 
 
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("is_done", BEFORE_AND_AFTER)
 def test_a_collection_is_killed(tmp_path: Path, later: Clock, is_done: bool) -> None:
     """What is needed is whole, and another collection ends the work."""
     root = tmp_path / "storage"
@@ -76,7 +76,7 @@ def test_a_collection_is_killed(tmp_path: Path, later: Clock, is_done: bool) -> 
         assert {*known(storage)} == {"v3", current}
 
 
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("is_done", BEFORE_AND_AFTER)
 def test_a_change_is_killed(tmp_path: Path, later: Clock, is_done: bool) -> None:
     """What it left goes once its intent has expired, and no sooner."""
     root = tmp_path / "storage"

@@ -66,6 +66,7 @@ def test_nothing_is_published_where_conditions_are_ignored(s3: str, proxy: Fault
         versions.current_version(storage)
 
 
+@pytest.mark.long
 def test_a_reader_never_sees_half_a_version(s3: str) -> None:
     """Two publishers at once."""
     done = threading.Event()

@@ -15,6 +15,9 @@ OPERATIONS = {
     *("write", "create", "swap", "copy", "delete"),
 }
 
+BEFORE_AND_AFTER = [pytest.param(False, id="before", marks=pytest.mark.long), pytest.param(True, id="after")]
+"""Whether an operation is done when it fails."""
+
 
 class Failing(Storage):
     """A storage of which one operation fails: before it is done, or after.

@@ -94,6 +94,7 @@ for num_vectors in (1, 2):
 """
 
 
+@pytest.mark.long
 def test_opq_of_fewer_vectors_than_they_are_wide() -> None:
     """In a process of its own: FAISS would write beyond its memory, which ends the process sooner or later."""
     found = subprocess.run(

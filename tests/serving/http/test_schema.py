@@ -75,7 +75,9 @@ def url(version: LocalVersion, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("label", OPERATIONS)
+@pytest.mark.parametrize(
+    "label", [pytest.param(label, marks=() if label == "POST /v1/search" else pytest.mark.long) for label in OPERATIONS]
+)
 def test_every_answer_is_as_the_document_says(url: str, version: LocalVersion, label: str) -> None:
     item = version.search(["red"], k=1).results[0].items[0]
     strategy, statuses = OPERATIONS[label].as_strategy(), set[int]()

@@ -90,6 +90,7 @@ def drawn(seed: int, num_queries: int = 4000) -> Ranking:
     )
 
 
+@pytest.mark.long
 def test_masses_are_fitted_on_one_split_and_measured_on_another() -> None:
     before, after = drawn(0), drawn(1)
     backgrounds = backgrounds_of(OFFERS, None, before)
