@@ -17,6 +17,7 @@ from jobs.benches.peers_load import HttpConnection, loaded, one_by_one, post
 from jobs.benches.peers_processes import memory_mb
 from jobs.benches.peers_servers import Postgres
 from jobs.benches.peers_setting import K, Setting, best_rows, judged, prepare, unit
+from jobs.plots.peers import REPETITIONS, latest
 
 INSTALLED = ("faiss", "local", "by-hand", "single")
 
@@ -205,3 +206,13 @@ def test_an_answer_that_is_none_is_an_error(status: str, error: type[Exception],
 
 def test_rows_of_postgres_are_grouped_by_query() -> None:
     assert Postgres().rows([(2, 7), (1, 5), (2, 3), (1, 9)]) == [[5, 9], [7, 3]]
+
+
+def test_a_figure_is_of_the_last_repetitions_whichever_executions_they_are_of() -> None:
+    rows: list[dict[str, Any]] = [
+        {"peer": "faiss", "kind": "exact", "num_items": 500, "execution": execution} for execution in "aabcd"
+    ]
+    failed, other = rows[0] | {"execution": "e", "failed": "why"}, rows[0] | {"peer": "local"}
+    environment = {"kind": "environment", "execution": "e"}
+    assert latest([*rows[:4], other, rows[4], environment, failed]) == [*rows[-REPETITIONS:], other]
+    assert [row["execution"] for row in rows[-REPETITIONS:]] == ["b", "c", "d"]
