@@ -1,7 +1,9 @@
 """The bench of peers: what it measures where little is installed, how it judges answers, and what it refuses."""
 
 import asyncio
+import re
 import subprocess
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from jobs.benches.peers_processes import memory_mb
 from jobs.benches.peers_servers import Postgres
 from jobs.benches.peers_setting import K, Setting, best_rows, judged, prepare, unit
 from jobs.plots.peers import REPETITIONS, latest
+from support.sources import ROOT
 
 INSTALLED = ("faiss", "local", "by-hand", "single")
 
@@ -216,3 +219,13 @@ def test_a_figure_is_of_the_last_repetitions_whichever_executions_they_are_of() 
     environment = {"kind": "environment", "execution": "e"}
     assert latest([*rows[:4], other, rows[4], environment, failed]) == [*rows[-REPETITIONS:], other]
     assert [row["execution"] for row in rows[-REPETITIONS:]] == ["b", "c", "d"]
+
+
+def test_the_extra_bench_brings_what_peers_need() -> None:
+    """But Milvus Lite, as docs/figures.md says."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert "rails-ray[serve]" in extras["bench"]
+    named = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in [*extras["bench"], *extras["serve"]]}
+    needed = {package for peer in peers.PEERS.values() for package in peer.packages}
+    assert needed - named == {"faiss", "milvus_lite"}, "FAISS is of the core"
+    assert {"psutil", "httptools", "uvloop"} <= named, "of the bench itself"
