@@ -1,5 +1,6 @@
-"""The rows of jobs.benches.peers: a query's latency against its recall, and queries a second of 32 clients."""
+"""The rows of jobs.benches.peers: a query's latency against its recall, and queries a second of 32 clients; medians."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 from typing import Any
@@ -26,6 +27,7 @@ COLOURS = {
 }
 IN_PROCESS = ("faiss", "local", "usearch", "lancedb", "milvus-lite")
 HATCHES = {"hnsw": "", "exact": "//"}
+REPETITIONS = 3  # as many as the bench makes in one execution
 
 
 def main() -> None:
@@ -44,10 +46,12 @@ def main() -> None:
 
 
 def latest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the last execution that measured a peer, a kind and a number of vectors."""
-    measured = [row for row in rows if "peer" in row and "failed" not in row]
-    last = {(row["peer"], row["kind"], row["num_items"]): row["execution"] for row in measured}
-    return [row for row in measured if last[row["peer"], row["kind"], row["num_items"]] == row["execution"]]
+    """The last REPETITIONS rows of each peer, kind and number of vectors, whichever executions measured them."""
+    measured = defaultdict[tuple[str, str, int], list[dict[str, Any]]](list)
+    for row in rows:
+        if "peer" in row and "failed" not in row:
+            measured[row["peer"], row["kind"], row["num_items"]].append(row)
+    return [row for own in measured.values() for row in own[-REPETITIONS:]]
 
 
 def latency(axis: Axes, rows: list[dict[str, Any]]) -> None:

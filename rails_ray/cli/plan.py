@@ -36,7 +36,8 @@ class PlanDeployment:
         dtype: Numbers of the components, in storage and in memory.
         gate_hidden: H, hidden width of the gate that reads the cosines.
         method: Method of search; ann is for a dot product.
-        num_candidates: Items that average, ann and combined take by the average component.
+        num_candidates: Items that average, ann and combined take by the average component. If left out: k for ann, and
+            1000 for the others.
         num_per_embedding: Items that per_embedding and combined take by each pair of components.
         index: Index of the first stage, for every method but brute_force.
         k: Results of a query.
@@ -60,7 +61,7 @@ class PlanDeployment:
     dtype: Annotated[str, _one_of(*DTYPES)] = "fp32"
     gate_hidden: int = 128
     method: Annotated[str, _one_of(*METHODS)] = "brute_force"
-    num_candidates: int = 1000
+    num_candidates: int | None = None
     num_per_embedding: int = 50
     index: Annotated[str, _one_of(*INDEXES)] = "flat"
     k: int = 10

@@ -1,7 +1,9 @@
 """The bench of peers: what it measures where little is installed, how it judges answers, and what it refuses."""
 
 import asyncio
+import re
 import subprocess
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,8 @@ from jobs.benches.peers_load import HttpConnection, loaded, one_by_one, post
 from jobs.benches.peers_processes import memory_mb
 from jobs.benches.peers_servers import Postgres
 from jobs.benches.peers_setting import K, Setting, best_rows, judged, prepare, unit
+from jobs.plots.peers import REPETITIONS, latest
+from support.sources import ROOT
 
 INSTALLED = ("faiss", "local", "by-hand", "single")
 
@@ -205,3 +209,23 @@ def test_an_answer_that_is_none_is_an_error(status: str, error: type[Exception],
 
 def test_rows_of_postgres_are_grouped_by_query() -> None:
     assert Postgres().rows([(2, 7), (1, 5), (2, 3), (1, 9)]) == [[5, 9], [7, 3]]
+
+
+def test_a_figure_is_of_the_last_repetitions_whichever_executions_they_are_of() -> None:
+    rows: list[dict[str, Any]] = [
+        {"peer": "faiss", "kind": "exact", "num_items": 500, "execution": execution} for execution in "aabcd"
+    ]
+    failed, other = rows[0] | {"execution": "e", "failed": "why"}, rows[0] | {"peer": "local"}
+    environment = {"kind": "environment", "execution": "e"}
+    assert latest([*rows[:4], other, rows[4], environment, failed]) == [*rows[-REPETITIONS:], other]
+    assert [row["execution"] for row in rows[-REPETITIONS:]] == ["b", "c", "d"]
+
+
+def test_the_extra_bench_brings_what_peers_need() -> None:
+    """But Milvus Lite, as docs/figures.md says."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert "rails-ray[serve]" in extras["bench"]
+    named = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in [*extras["bench"], *extras["serve"]]}
+    needed = {package for peer in peers.PEERS.values() for package in peer.packages}
+    assert needed - named == {"faiss", "milvus_lite"}, "FAISS is of the core"
+    assert {"psutil", "httptools", "uvloop"} <= named, "of the bench itself"

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.families.version_queries import VersionQueries
 from rails_ray.modules.similarities.states import QueryState
+from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.ladders import EF_SEARCH
 from rails_ray.serving import local
 from rails_ray.serving.measuring import (
     MOST_TIMED,
@@ -212,3 +216,17 @@ def test_the_usual_searches_of_a_version(store: Storage, read: VersionQueries, s
     assert [own.method for own in found if own.k == 10] == list(shards[0].searcher.methods)
     assert {own.k for own in found} == {10, 60}, "there are no 100 items"
     assert all(own.params == {} for own in found)
+
+
+def test_ann_is_tried_with_beams_and_where_the_index_rounds_with_candidates_too() -> None:
+    def steps(index: Any) -> list[Any]:
+        version: Any = SimpleNamespace(
+            family=SimpleNamespace(index_config=index), described=SimpleNamespace(shard_items=[1000, 900])
+        )
+        return [step for _, step in steps_of(version, ["ann"], 10)]
+
+    assert steps(None) == [{}]
+    assert steps(HnswConfig()) == [{"ef_search": beam} for beam in EF_SEARCH]
+    widths = [{"num_candidates": num} for num in (10, 20, 40, 100)]
+    assert steps(FlatConfig(storage="sq8")) == widths
+    assert steps(HnswConfig(storage="fp16")) == [{**one, "ef_search": beam} for one in widths for beam in EF_SEARCH]

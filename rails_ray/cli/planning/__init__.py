@@ -27,9 +27,10 @@ A search of X items by B queries:
     combined         both; C = P n + m
     rescoring        products and functions of B C pairs; gathers B C (components + gate)
 
-n is `num_per_embedding`, m `num_candidates`; C is at most X. `ann` is for a dot product, P = 1, whose only component
-is its own average. This is the first stage `flat`. In its place, with float32 copies of the vectors as FAISS keeps
-them, and with I indexes (P_X per embedding, 1 by average):
+n is `num_per_embedding`, m `num_candidates`, by default k of `ann`; C is at most X. `ann` is for a dot product, P = 1,
+whose only component is its own average. Its index of float32 has the scores, so that what counts as rescoring is a
+little too much. This is the first stage `flat`. In its place, with float32 copies of the vectors as FAISS
+keeps them, and with I indexes (P_X per embedding, 1 by average):
 
     ivf     nlist = min(4 sqrt(X), min(X, 200,000) / 39) lists: k-means has a sample of 200,000 items, 39 a list.
             A query compares nlist centroids, then the X nprobe / nlist vectors of its nprobe = sqrt(nlist) lists

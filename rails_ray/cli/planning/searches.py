@@ -7,6 +7,7 @@ import math
 from dataclasses import astuple, dataclass, fields
 
 from rails_ray.cli.planning.shapes import Shape
+from rails_ray.schema.search_params import NUM_CANDIDATES
 
 METHODS = ("brute_force", "average", "per_embedding", "combined", "ann")
 INDEXES = ("flat", "ivf", "hnsw")
@@ -25,7 +26,8 @@ class Search:
     Args:
         method: one of METHODS.
         index: of the first stage, one of INDEXES.
-        num_candidates: items that `average`, `ann` and `combined` take by the average.
+        num_candidates: items that `average`, `ann` and `combined` take by the average; by default k of `ann`, and 1,000
+            of the others.
         num_per_embedding: items that `per_embedding` and `combined` take by each pair of components.
         k: results of a query.
         batch: queries B that are searched together.
@@ -33,7 +35,7 @@ class Search:
 
     method: str = "brute_force"
     index: str = "flat"
-    num_candidates: int = 1000
+    num_candidates: int | None = None
     num_per_embedding: int = 50
     k: int = 10
     batch: int = 1
@@ -44,8 +46,8 @@ class Search:
         if self.index not in INDEXES:
             raise ValueError(f"index must be one of {', '.join(INDEXES)}, got {self.index!r}")
         for name in ("num_candidates", "num_per_embedding", "k", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
         if self.method == "brute_force" and self.index != "flat":
             raise ValueError(
                 f"index must be flat for method brute_force, which has no first stage, got {self.index!r}: "
@@ -55,7 +57,8 @@ class Search:
     def lists(self, shape: Shape) -> list["PlannedLists"]:
         """The lists of the first stage; none for an exact scan."""
         per_embedding = PlannedLists(shape.num_item_components, shape.num_query_components, self.num_per_embedding)
-        average = PlannedLists(1, 1, self.num_candidates)
+        usual = self.k if self.method == "ann" else NUM_CANDIDATES
+        average = PlannedLists(1, 1, usual if self.num_candidates is None else self.num_candidates)
         found = {
             "per_embedding": [per_embedding],
             "average": [average],

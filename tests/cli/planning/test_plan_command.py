@@ -95,6 +95,17 @@ def test_the_commands_build_what_was_planned(options: str, how: str) -> None:
     parse(told["commands"][0].split()[1:])
 
 
+def test_ann_is_planned_with_the_candidates_of_a_request() -> None:
+    options = "plan --items 1M --similarity dot --method ann --index hnsw --latency-ms 1000".split()
+    usual, named, more = (
+        parse([*options, *words]).run() for words in ([], ["--num-candidates", "10"], ["--num-candidates", "1000"])
+    )
+    assert usual is not None
+    assert named is not None
+    assert more is not None
+    assert usual["search_ms"] == named["search_ms"] < more["search_ms"]
+
+
 @pytest.mark.parametrize("options", [EXAMPLE, "--items 10k"])
 def test_what_a_plan_returns_is_json_and_its_commands_are_ours(options: str) -> None:
     command = parse(["plan", *options.split()])

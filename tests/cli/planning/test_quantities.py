@@ -190,6 +190,16 @@ def test_a_dot_product_through_an_index_does_what_by_average_does(index: str) ->
     assert index_bytes(DOT, search, 1000) == index_bytes(DOT, replace(search, method="average"), 1000)
 
 
+def test_a_dot_product_takes_as_many_candidates_as_are_wanted_unless_they_are_named() -> None:
+    for index in searches.INDEXES:
+        search = Search(method="ann", index=index, k=7)
+        assert work(DOT, search, 40_000) == work(DOT, replace(search, num_candidates=7), 40_000)
+    by_graph = Search(method="ann", index="hnsw", k=7)
+    assert work(DOT, by_graph, 40_000).selected_scores == searches.M / 2 * searches.EF_SEARCH, "the beam stays"
+    average = Search(method="average", k=7)
+    assert work(DOT, average, 40_000) == work(DOT, replace(average, num_candidates=1000), 40_000)
+
+
 def test_a_first_stage_by_ivf_and_hnsw_by_hand() -> None:
     by_lists = work(TINY, Search(method="average", index="ivf", num_candidates=10, batch=4), 65_536)
     compared = 4 * (1024 + 65_536 * 32 / 1024)  # nlist = 4 sqrt(65,536), nprobe = sqrt(1,024)

@@ -1,5 +1,7 @@
 """The method `ann`: lists of an index, and how many candidates it takes."""
 
+import faiss
+import numpy as np
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.schema.search_params import NUM_CANDIDATES, SearchParams
 from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig
 from rails_ray.search.indexes.flat import FlatConfig
-from rails_ray.search.indexes.hnsw import HnswConfig
+from rails_ray.search.indexes.hnsw import EF_SEARCH, HnswConfig
 from rails_ray.search.methods.by_index import SPARE
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchSpec
@@ -62,6 +64,30 @@ def test_candidates_of_a_graph_are_its_beam() -> None:
     narrow = SearchParams(ef_search=1)
     assert recall(narrow) < recall(SearchParams(ef_search=1, num_candidates=300))
     assert recall(SearchParams(ef_search=300)) == recall(SearchParams(num_candidates=300))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values"), [("hnsw fp32", "ef_search", (16, 64)), ("ivf fp32", "nprobe", (1, 2, 6))]
+)
+def test_what_a_search_looks_at_means_what_faiss_means_by_it(kind: str, name: str, values: tuple[int, ...]) -> None:
+    own, query, lists = vectors(3000), queries(60), []
+    ours = ByComponents(
+        DotProduct(DotProductConfig(), has_unit_vectors=False),
+        ItemState(own[:, None], None, own),
+        {"average": opened(KINDS[kind], own)},
+    )
+    theirs = faiss.deserialize_index(np.frombuffer(built(KINDS[kind], own).data, np.uint8))
+    is_graph = name == "ef_search"
+    for value in values:
+        looked_at = faiss.SearchParametersHNSW(efSearch=value) if is_graph else faiss.SearchParametersIVF(nprobe=value)
+        _, rows = theirs.search(query.components[:, 0].numpy(), 10, params=looked_at)
+        params = SearchParams.of_request({"method": "ann", name: value}, 10)
+        lists.append(ours.search(query, SearchSpec(10), "ann", params).item_rows.tolist())
+        assert lists[-1] == rows.tolist()
+    assert lists[0] != lists[1], "it matters"
+    if is_graph:
+        usual = SearchParams.of_request({"method": "ann"}, 10)
+        assert ours.search(query, SearchSpec(10), "ann", usual).item_rows.tolist() == lists[values.index(EF_SEARCH)]
 
 
 @kinds

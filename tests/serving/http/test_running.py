@@ -1,11 +1,14 @@
-"""A server in a thread: what is cancelled at its end is refused."""
+"""A server in a thread: its event loop, and what is cancelled at its end is refused."""
 
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
+import uvloop
 
-from rails_ray.serving.http.running import RefusesAtEnd
+from rails_ray.serving.http.running import RefusesAtEnd, running
+from support.ports import free_port
 
 HTTP = {"type": "http"}
 
@@ -44,3 +47,17 @@ def test_an_answer_that_has_begun_ends_as_it_is() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         cancelled(begins)
+
+
+def test_its_event_loop_is_that_of_uvloop() -> None:
+    loops = list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        loops.append(asyncio.get_running_loop())
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    port = free_port()
+    with running(app, host="127.0.0.1", port=port):
+        assert httpx.get(f"http://127.0.0.1:{port}/").text == "ok"
+    assert [type(own) for own in loops] == [uvloop.Loop]

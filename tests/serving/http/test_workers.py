@@ -174,5 +174,5 @@ def test_workers_need_single(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 def test_the_former_name_of_the_option_still_works(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["serve", "--single", "--storage", str(tmp_path)]) == EXIT_BAD_ARGUMENT
+    assert main(["serve", "--lite", "--storage", str(tmp_path)]) == EXIT_BAD_ARGUMENT
     assert "give --keys-file, or --allow-anonymous" in capsys.readouterr().err

@@ -5,9 +5,13 @@ import time
 from math import inf
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from rails_ray.on_ray.serving.transport import replicas as direct
+from rails_ray.on_ray.serving.transport.codec import question
+from rails_ray.on_ray.serving.transport.frames import ANSWER, frame
+from rails_ray.on_ray.serving.transport.listener import Address
 from rails_ray.on_ray.serving.transport.replicas import Patience, Replicas
 from support.direct_calls import MESSAGE, Handle, Replica, asked, direct_to, run, until
 
@@ -147,6 +151,47 @@ def test_serve_is_asked_while_the_only_replica_that_is_known_stands_still_and_no
         handle.is_silent = False
         replicas.look_soon()
         await until(lambda: len(replicas._known) == 2)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("sent", [b"", b"".join(frame(1, ANSWER, 200, MESSAGE))[:-3]], ids=["nothing", "half"])
+def test_a_connection_that_stalls_costs_no_answer(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica reads ten bytes, sends nothing or half of an answer, and keeps its connection open."""
+    monkeypatch.setattr(direct, "UNKNOWN_STUCK_S", 0.2)
+    monkeypatch.setattr(direct, "LOOK_AGAIN_S", 60.0)
+    monkeypatch.setattr(direct.random, "random", lambda: 0.0)  # of two with as many calls, the first is asked
+
+    async def scenario() -> None:
+        read, over, has_ended = list[bytes](), asyncio.Event(), asyncio.Event()
+
+        async def stalls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            read.append(await reader.read(10))
+            writer.write(sent)
+            await over.wait()
+            writer.close()
+            has_ended.set()
+
+        server = await asyncio.start_server(stalls, "127.0.0.1", 0)
+        stalled = Address(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", "key", "ours")
+        other = Replica()
+        replicas = direct_to(Handle(stalled, other))
+        await replicas.look()
+        large = question("ours", [np.ones(2**20)])  # more than sockets hold
+        for number in range(1, direct.MOST_LATE + 3):
+            began = time.monotonic()
+            answer = await replicas.ask("search", large, 5)
+            assert answer is not None
+            assert answer.value.sum() == 2**21
+            assert time.monotonic() - began < 2
+            num_late = max(own.num_late for own in replicas._known)
+            assert num_late == min(number, direct.MOST_LATE), "then it is asked last"
+            await until(lambda: not any(own.num_under_way for own in replicas._known))
+        assert (len(read), other.num_asked) == (1, direct.MOST_LATE + 2)
+        over.set()
+        await has_ended.wait()
+        server.close()
+        await server.wait_closed()
 
     run(scenario)
 
