@@ -151,11 +151,15 @@ class Version:
 
     def after(self, former: "Version") -> "Version":
         """Return this version with what a former one has loaded of its model, if both have the same model by sha256."""
-        if (former.described.files, former.allowed) == (self.described.files, self.allowed):
+        if self.has_model_of(former):
             for name in ("config", "family", "model", "item_encoder", "query_encoder", "similarity"):
                 if name in former.__dict__:
                     self.__dict__[name] = former.__dict__[name]
         return self
+
+    def has_model_of(self, former: "Version") -> bool:
+        """Return whether `after` takes the model of a former version."""
+        return (former.described.files, former.allowed) == (self.described.files, self.allowed)
 
     def base(self, shard: int, num_item_components: int | None = None) -> Items:
         """Read the items of a shard's base as they are stored, hidden ones too.

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.kernels.mol_scan import Gate, plain_scores
-from rails_ray.kernels.top_k import LOW_WORD, TopK
+from rails_ray.kernels.top_k import LOW_WORD, TopK, select_by_tiles
 
 # Triton 3.4 and later, before this one, compile some products wrongly on Hopper (fla-org/flash-linear-attention#640).
 LEAST_TRITON = (3, 7, 1)
@@ -39,6 +39,7 @@ LARGEST_IN_FLOAT16 = 2.0**14  # that a gate's hidden layer may reach; above, ope
 TILES = (128, 16, 1)  # scores of which a selection first looks at the best
 TILE_BLOCK = 2048  # scores of a program of it
 CHECKED_QUERIES, CHECKED_ITEMS = 5, 256
+CHECKED_K, CHECKED_SCORES = 4, (200, 2_000, 5_000)  # of which `select` takes one, two and three steps
 # Of the spread of the scores: above, what was compiled is wrong. Measured: 0.007 and 0.06.
 MOST_ERROR = {torch.float16: 0.03, torch.bfloat16: 0.2, torch.float32: 0.001}
 
@@ -188,13 +189,12 @@ def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: 
     if reason is None:
         try:
             scan = FusedScan(gate, num_components, width)
-            error = largest_error(scan, gate, stored)
+            reason = _fault(scan, gate, stored)
         except Exception as failure:  # a compiler's own, of any kind: the other scan is right, and slower
             reason = f"it could not be compiled: {type(failure).__name__}: {failure}"
         else:
-            if error <= MOST_ERROR[scan.operand]:
+            if reason is None:
                 return scan
-            reason = f"it is compiled wrongly: scores are off by {error:.2g} of their spread"
     _warn(reason)
     return reason
 
@@ -203,6 +203,16 @@ def fused_scan(gate: Gate, num_components: tuple[int, int], width: int, stored: 
 def _warn(reason: str) -> None:
     """Log a reason once in a process, however many shards and versions have it."""
     logging.getLogger(__name__).warning("a GPU scans without the fused kernel, at a tenth of its speed: %s", reason)
+
+
+def _fault(scan: FusedScan, gate: Gate, stored: torch.dtype) -> str | None:
+    """Return what is wrong with the kernels as they were compiled; None if they are right."""
+    error = largest_error(scan, gate, stored)
+    if not error <= MOST_ERROR[scan.operand]:
+        return f"it is compiled wrongly: scores are off by {error:.2g} of their spread"
+    if not selects_rightly(gate.first.device):
+        return "it is compiled wrongly: its selection misses some of the best scores"
+    return None
 
 
 def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
@@ -225,6 +235,19 @@ def largest_error(scan: FusedScan, gate: Gate, stored: torch.dtype) -> float:
             own = scan.scores(f[:num], u[:num], g, v, rows)
             worst = max(worst, float((own - expected).abs().amax().nan_to_num(torch.inf)))
     return worst / float(exact.std())
+
+
+def selects_rightly(device: torch.device) -> bool:
+    """Return whether `select` finds what `select_by_tiles` does among random scores, many of them equal. It takes one,
+    two and three steps for them, which are all that are compiled."""
+    generator = torch.Generator().manual_seed(0)
+    for num in CHECKED_SCORES:
+        scores = torch.randint(-40, 40, (CHECKED_QUERIES, num), generator=generator).to(device) / 3
+        found, expected = select(scores, CHECKED_K), select_by_tiles(scores, CHECKED_K)
+        found = select_by_tiles(found.scores, CHECKED_K, found.item_rows)  # which are in any order
+        if not (torch.equal(found.scores, expected.scores) and torch.equal(found.item_rows, expected.item_rows)):
+            return False
+    return True
 
 
 def select(scores: Float[Tensor, "B X"], k: int) -> TopK:

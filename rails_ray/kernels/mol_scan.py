@@ -276,7 +276,7 @@ def _mixture(
         z.add_(gate.second @ gate.activate(hidden.add_(gate.first_bias.to(hidden.dtype)), inplace=True))
     F.silu(z, inplace=True)
     # A GPU subtracts at once: to look would be to wait for it. NaN, of one item, must not keep the others from it.
-    if z.is_cuda or (z.numel() and not z.amax() <= LARGEST_EXPONENT):
+    if not z.is_cpu or (z.numel() and not z.amax() <= LARGEST_EXPONENT):
         z.sub_(z.amax(dim=0))
     gates = torch.exp(z, out=space.of("gates", *z.shape))
     total = gates.sum(dim=0)

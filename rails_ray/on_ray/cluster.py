@@ -26,25 +26,34 @@ TOO_SLOW = re.compile("timed out|deadline exceeded|failed to (start|connect to) 
 def reserved_device() -> str:
     """The torch device that Ray has reserved for this task or replica. A GPU that torch cannot use counts as the CPU,
     which is logged, and a process that is connected to no cluster has the CPU."""
+    reason = unused_gpu()
+    if reason is not None:
+        _warn_of_cpu(reason)
+        return "cpu"
+    return "cuda" if _is_gpu_reserved() else "cpu"
+
+
+def unused_gpu() -> str | None:
+    """Return why this task or replica does not use the GPU that Ray has reserved; None if it does, or has none."""
+    if not _is_gpu_reserved() or torch.cuda.is_available():
+        return None
+    built_for = torch.version.cuda or "(of which this torch has none)"
+    return (
+        f"Ray has reserved a GPU that torch {torch.__version__} cannot use, so that the CPU computes: install a driver "
+        f"for CUDA {built_for}, or another torch"
+    )
+
+
+def _is_gpu_reserved() -> bool:
     if not ray.is_initialized():  # Ray would start a cluster to answer
-        return "cpu"
-    if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
-        return "cpu"
-    if torch.cuda.is_available():
-        return "cuda"
-    _warn_of_cpu()
-    return "cpu"
+        return False
+    return bool(ray.get_runtime_context().get_accelerator_ids().get("GPU"))
 
 
 @cache
-def _warn_of_cpu() -> None:
+def _warn_of_cpu(reason: str) -> None:
     """Log once in a process that a GPU is reserved in vain."""
-    logging.getLogger("ray.serve").warning(
-        "Ray has reserved a GPU that torch %s cannot use, so that the CPU computes: install a driver for CUDA %s, or "
-        "another torch",
-        torch.__version__,
-        torch.version.cuda or "(of which this torch has none)",
-    )
+    logging.getLogger("ray.serve").warning(reason)
 
 
 def reserved_share() -> float:

@@ -1,7 +1,8 @@
 """Room on a GPU for shards of a version, computed from the manifest before their items are read.
 
     needed = rows * (bytes of a row's state + its scores) + indexes, and the weights of a model that encodes there
-    left   = min(share * total - CONTEXT_BYTES - taken here, free)
+    fixed  = CONTEXT_BYTES, and what FAISS works with if it has copies of indexes
+    left   = min(share * total - fixed - taken here, free)
 
 `share` is the part of a GPU that Ray reserves for a replica: several replicas on one GPU, each within its part, cannot
 exceed its memory together, whichever of them loads first.
@@ -15,6 +16,7 @@ import torch
 
 from rails_ray.errors import UnavailableError
 from rails_ray.families.version import Version
+from rails_ray.search.indexes.faiss_on_gpu import GPU_WORKSPACE
 from rails_ray.serving.missing_files import missing_indexes, missing_parts
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.parquet import StateEntry
@@ -58,7 +60,8 @@ def check_gpu_room(
     """Check that shards fit into the memory of a GPU beside what this process has there. On a CPU nothing is checked.
 
     Args:
-        formers: the shards to load, each with a search of it that is there already, whose base is shared.
+        formers: the shards to load, each with a search of it that is there already, whose base is shared; none if the
+            process encodes alone.
         share: part of the GPU that this process may take; 1 and more for all of it.
         encodes: whether the version's model is loaded there too.
 
@@ -68,16 +71,18 @@ def check_gpu_room(
     if torch.device(device).type != "cuda":
         return
     memory, share = gpu_memory(device), min(share, 1.0)
-    needed = sum(needed_bytes(version, shard, former) for shard, former in formers.items())
-    needed += sum(entry.size_bytes for entry in version.described.weights) if encodes else 0
-    most = share * memory.total - CONTEXT_BYTES
+    weights = sum(entry.size_bytes for entry in version.described.weights) if encodes else 0
+    needed = weights + sum(needed_bytes(version, shard, former) for shard, former in formers.items())
+    workspace = _workspace_bytes(version, formers)
+    is_first = all(former is None for former in formers.values())
+    most = share * memory.total - CONTEXT_BYTES - workspace
     if needed > most:
         raise UnavailableError(
             f"version {version.name} must fit into {share * memory.total / 1e6:,.0f} MB, "
             f"{'all' if share == 1 else format(share, '.3g')} of the GPU's memory, got "
-            f"{(needed + CONTEXT_BYTES) / 1e6:,.0f} MB: {_advice(version, formers, most, share)}"
+            f"{(needed + CONTEXT_BYTES + workspace) / 1e6:,.0f} MB: {_advice(version, formers, most - weights, share)}"
         )
-    left = min(most - memory.taken, memory.free)
+    left = min(most - memory.taken, memory.free - is_first * workspace)
     if needed > left:
         raise UnavailableError(
             f"the GPU must have {needed / 1e6:,.0f} MB free to load version {version.name}, got {left / 1e6:,.0f} MB: "
@@ -109,8 +114,18 @@ def _index_bytes(version: Version, shard: int, former: ShardSearch | None) -> in
     return sum(entry.size_bytes for entry in missing_indexes(version, shard, former))
 
 
+def _workspace_bytes(version: Version, formers: Mapping[int, ShardSearch | None]) -> int:
+    """Compute what FAISS works with, once in a process, if it has copies of indexes; those in fp16 are ours."""
+    config = version.family.index_config
+    if config is not None and config.kind == "flat" and config.storage == "fp16":
+        return 0
+    return GPU_WORKSPACE if any(_index_bytes(version, shard, None) for shard in formers) else 0
+
+
 def _advice(version: Version, formers: Mapping[int, ShardSearch | None], most: float, share: float) -> str:
     larger = "take a larger GPU" if share == 1 else "reserve more of a GPU"
+    if not formers:
+        return larger
     if len(formers) > 1:
         return f"{larger}, or serve its shards by replicas of their own"
     whole = sum(needed_bytes(version, shard) for shard in range(version.num_shards))

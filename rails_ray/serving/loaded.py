@@ -38,7 +38,8 @@ class Loaded:
             UnavailableError: if the GPU has no room for it.
         """
         before = [None] * version.num_shards if former is None else former.shards_for(version)
-        check_gpu_room(version, dict(enumerate(before)), device, encodes=former is None)
+        has_model = former is not None and version.has_model_of(former.version)
+        check_gpu_room(version, dict(enumerate(before)), device, encodes=not has_model)
         engine = Engine(version, device=device, **options)
         shards = [ShardSearch(version, shard, device, before[shard]) for shard in range(version.num_shards)]
         engine.search_defaults.check(shards[0].searcher.methods)

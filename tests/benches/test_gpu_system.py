@@ -35,7 +35,7 @@ def rows_in(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.cluster
 @pytest.mark.long
 def test_every_section_has_its_rows_and_none_fails(tmp_path: Path) -> None:
-    """All but `serve`, which starts two servers as `large` does, and takes as long as the others together."""
+    """All but `serve`, which takes as long as the others together, and has a test of its own."""
     sections = [name for name in gpu_system.SECTIONS if name != "serve"]
     command = [sys.executable, "-m", "jobs.benches.gpu_system", "--device", "cpu", "--small", "--out", str(tmp_path)]
     command += ["--limit-s", "1600", "--only", *sections]
@@ -63,6 +63,25 @@ def test_every_section_has_its_rows_and_none_fails(tmp_path: Path) -> None:
     loads = [row for row in rows if row.get("case") == "load"]
     assert all(row["queries_per_s"] > 0 and row["p99_ms"] >= row["p50_ms"] for row in loads)
     assert {(row["clients"], row["queries"]) for row in loads} == {(1, 1), (1, 32), (8, 1), (8, 32)}
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_answers_over_http_are_those_of_one_process_through_all_of_serve(tmp_path: Path) -> None:
+    """Cut-offs, clients at once, and another version and back, of replicas on a GPU that is counted and on the CPU."""
+    command = [sys.executable, "-m", "jobs.benches.gpu_system", "--device", "cpu", "--small", "--out", str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [*command, "--limit-s", "900", "--only", "serve"],
+        capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=1000,
+    )  # fmt: skip
+    _, *rows = rows_in(tmp_path / "gpu_system.jsonl")
+    assert not [row for row in rows if "failed" in row], done.stderr[-3000:]
+    assert done.returncode == 0
+    for place in ("pretended GPU", "cpu"):
+        cases = {row["case"]: row for row in rows if row.get("on") == place}
+        assert cases.keys() >= {"start", *gpu_system_serving.CUTOFFS, "explain", "swap, there and back", "load"}
+        assert cases["start"]["processes"] == 6  # two routers, and two replicas of each of two shards
 
 
 def some_cases(system: System) -> Iterator[Case]:

@@ -179,6 +179,34 @@ def test_a_scan_is_compared_with_the_plain_version_before_it_is_used(
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(("tile", "has_parents"), [(128, False), (16, False), (16, True), (1, False), (1, True)])
+def test_a_selection_is_compared_before_it_is_used(
+    tile: int, has_parents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its steps, as a compiler may lose some of the best scores."""
+    gate, _ = drawn((2, 4, 16, 16), 3, 20)
+    kernels = fused_scan.triton_kernels()
+    assert kernels is not None
+    right = kernels.tile_keys
+
+    class Wrong:
+        def __getitem__(self, grid: tuple[int, ...]) -> object:
+            def run(*arguments: object, **constants: object) -> None:
+                right[grid](*arguments, **constants)
+                found = arguments[2]
+                assert isinstance(found, Tensor)
+                if (constants["TILE"], constants["HAS_PARENTS"]) == (tile, has_parents):
+                    found[:, ::2] = torch.iinfo(torch.int64).min
+
+            return run
+
+    wrong = SimpleNamespace(mol_scores=kernels.mol_scores, tile_keys=Wrong(), IS_INTERPRETED=False)
+    monkeypatch.setattr(fused_scan, "triton_kernels", lambda: wrong)
+    found = fused_scan.fused_scan(gate, (2, 4), 16, torch.float32)
+    assert found == "it is compiled wrongly: its selection misses some of the best scores"
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_gate_that_does_not_fit_and_a_compiler_that_fails_are_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

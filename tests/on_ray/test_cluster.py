@@ -13,7 +13,7 @@ from ray.exceptions import RaySystemError
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, EXIT_FAILED, main
 from rails_ray.errors import UnavailableError
 from rails_ray.on_ray import cluster as module
-from rails_ray.on_ray.cluster import cluster, reserved_device, reserved_share
+from rails_ray.on_ray.cluster import cluster, reserved_device, reserved_share, unused_gpu
 
 # Word for word from ray/_private: node.py, worker.py, services.py and state.py.
 TIMED_OUT = Exception(
@@ -198,6 +198,12 @@ def test_a_gpu_that_torch_cannot_use_is_said_once(
     with monkeypatch.context() as place:
         reserve(place, ["0"], 1.0, has_gpu=False)
         assert [reserved_device() for _ in range(3)] == ["cpu"] * 3
+        reason = unused_gpu()
+        reserve(place, ["0"], 1.0, has_gpu=True)
+        assert unused_gpu() is None
+        reserve(place, [], None, has_gpu=False)
+        assert unused_gpu() is None
     [message] = caplog.messages
+    assert message == reason
     assert message.startswith("Ray has reserved a GPU that torch")
     assert "cannot use, so that the CPU computes: install a driver for CUDA" in message

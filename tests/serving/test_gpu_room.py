@@ -13,9 +13,10 @@ from rails_ray.errors import UnavailableError
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import ItemState, on_device
 from rails_ray.search.indexes.faiss_index import IndexConfig
+from rails_ray.search.indexes.faiss_on_gpu import GPU_WORKSPACE
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.ivf import IvfConfig
-from rails_ray.serving import gpu_room
+from rails_ray.serving import gpu_room, loaded
 from rails_ray.serving.gpu_room import (
     CONTEXT_BYTES,
     SCORE_BYTES,
@@ -98,7 +99,7 @@ def test_a_model_that_encodes_there_needs_room_too(version: Version, memory: Mem
     check_gpu_room(version, {0: None}, "cuda", encodes=True)
     memory(BYTES + weights - 1)
     check_gpu_room(version, {0: None}, "cuda")
-    with pytest.raises(UnavailableError, match="must fit into 950 MB"):
+    with pytest.raises(UnavailableError, match="must fit into 950 MB.*: encode it in at least 2 shards, or take"):
         check_gpu_room(version, {0: None}, "cuda", encodes=True)
 
 
@@ -166,6 +167,51 @@ def test_indexes_that_have_a_copy_on_a_gpu_count(tmp_path: Path, index: str | In
     version = local.build(vectors, folder=str(tmp_path), index=index).version
     sizes = sum(entry.size_bytes for entry in version.described.indexes)
     assert needed_bytes(version, 0) == BYTES + is_there * sizes
+
+
+@pytest.mark.parametrize(
+    ("index", "workspace"),
+    [("flat", 0), (FlatConfig(storage="fp16"), 0), (IvfConfig(nlist=2), GPU_WORKSPACE), ("hnsw", 0)],
+)
+def test_what_faiss_works_with_counts_once_in_a_process(
+    tmp_path: Path, memory: Memory, index: str | IndexConfig, workspace: int
+) -> None:
+    vectors = np.random.default_rng(0).standard_normal((NUM_ITEMS, WIDTH)).astype(np.float32)
+    version = local.build(vectors, folder=str(tmp_path), index=index).version
+    needed = needed_bytes(version, 0)
+    memory(needed + workspace)
+    check_gpu_room(version, {0: None}, "cuda")
+    memory(needed + workspace - 1)
+    with pytest.raises(UnavailableError, match="must fit into"):
+        check_gpu_room(version, {0: None}, "cuda")
+    memory(2 * needed + workspace, free=needed + workspace - 1.0)
+    with pytest.raises(UnavailableError, match="the GPU must have"):
+        check_gpu_room(version, {0: None}, "cuda")
+    memory(needed + workspace, free=0.0)
+    check_gpu_room(version, {0: ShardSearch(version, 0)}, "cuda")  # all of it is there
+
+
+def test_a_router_needs_room_for_the_model_alone(version: Version, memory: Memory) -> None:
+    weights = sum(entry.size_bytes for entry in version.described.weights)
+    memory(weights, share=0.25)
+    check_gpu_room(version, {}, "cuda", 0.25, encodes=True)
+    memory(weights - 1, share=0.25)
+    with pytest.raises(UnavailableError, match="of the GPU's memory, got 950 MB: reserve more of a GPU$"):
+        check_gpu_room(version, {}, "cuda", 0.25, encodes=True)
+
+
+def test_another_model_needs_room_and_the_same_one_does_not(
+    tmp_path: Path, version: Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, noted = Loaded.of(version, "cpu"), list[bool]()
+    monkeypatch.setattr(loaded, "check_gpu_room", lambda *_, encodes: noted.append(encodes))
+    local.open(str(version.storage)).add(np.ones((3, WIDTH), np.float32), [100, 101, 102])
+    noted.clear()
+    Loaded.of(Version.published(version.storage), "cpu", former)
+    wider = np.ones((3, WIDTH + 1), np.float32)
+    Loaded.of(local.build(wider, folder=str(tmp_path / "other"), version="v2").version, "cpu", former)
+    assert noted[0] is False
+    assert noted[-1] is True
 
 
 def test_nothing_is_read_before_it_is_refused(version: Version, memory: Memory) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from rails_ray.families.version import Version
 from rails_ray.modules.similarities.states import AnyQuery
+from rails_ray.on_ray.cluster import unused_gpu
 from rails_ray.on_ray.serving.ranker import RankerCaller
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.search.rounds import Done, Rounds
@@ -25,7 +26,7 @@ class ShardsInRouter:
 
     Args:
         version: a published version.
-        device: where its items go.
+        device: where its items and its model go.
         share: part of a GPU that this process may take.
         ranker: the heavy ranker; None for none.
         former: those of another version, which these share what they can with.
@@ -44,11 +45,13 @@ class ShardsInRouter:
         share: float = 1.0,
     ) -> None:
         before: list[ShardSearch | None] = [None] * version.num_shards
+        has_model = former is not None and version.has_model_of(former._version)
         if former is not None:
             there = dict(enumerate(former._held.shards))
             before = [there.get(shard) for shard in range(version.num_shards)]
             check_room(sum(missing_bytes(version, *own) for own in enumerate(before)), version.name)
-        check_gpu_room(version, dict(enumerate(before)), device, share)
+        check_gpu_room(version, dict(enumerate(before)), device, share, encodes=not has_model)
+        self._version, self._unused_gpu = version, unused_gpu()
         self._held: HeldShards = HeldShards(
             [ShardSearch(version, shard, device, own) for shard, own in enumerate(before)]
         )
@@ -76,8 +79,8 @@ class ShardsInRouter:
 
     @property
     def gpu_scans(self) -> list[str]:
-        """As of `HeldShards`."""
-        return self._held.gpu_scans
+        """As of `HeldShards`; or why the GPU that is reserved is not used."""
+        return self._held.gpu_scans if self._unused_gpu is None else [self._unused_gpu]
 
     @property
     def indexes_on_cpu(self) -> list[str]:

@@ -35,6 +35,7 @@ from rails_ray.schema.responses import ExplainResponse, ItemsResponse
 from rails_ray.serving.engine import Answered, Engine
 from rails_ray.serving.following import Follower
 from rails_ray.serving.golden import golden_search
+from rails_ray.serving.gpu_room import check_gpu_room
 from rails_ray.serving.heap import trim
 from rails_ray.serving.http import logs, query_log
 from rails_ray.serving.http.access import Access
@@ -118,17 +119,21 @@ class Router:
                 pass
         return self._routed(Version.published(storage, self.args.version, allowed))
 
-    def _routed(self, version: Version, former: ShardsInRouter | None = None) -> RoutedVersion:
+    def _routed(self, version: Version, former: RoutedVersion | None = None) -> RoutedVersion:
         args, identity = self.args, version.manifest.contents_sha256
         shards: Shards | ShardsInRouter
         if args.shards_in_routers:
-            shards = ShardsInRouter(version, self.device, self.caller, former, reserved_share())
+            held = None if former is None else former.shards
+            held = held if isinstance(held, ShardsInRouter) else None
+            shards = ShardsInRouter(version, self.device, self.caller, held, reserved_share())
         else:
             if version.num_shards != len(self.handles):
                 raise ValueError(
                     f"version {version.name} must have {len(self.handles)} shards, as are deployed, got "
                     f"{version.num_shards}: deploy it anew"
                 )
+            if former is None or not version.has_model_of(former.version):
+                check_gpu_room(version, {}, self.device, reserved_share(), encodes=True)
             wanted = None if args.follow_s is None else version.name
             direct = [Replicas(handle, identity, wanted) for handle in self.handles]
             shards = Shards(self.handles, version.name, identity, args.timeout_s, self.caller, direct)
@@ -157,8 +162,7 @@ class Router:
         """The contract of `Follows`."""
         version.family.check_code(has_ranker=self.caller is not None)
         assert self.loop is not None  # set before anything is followed
-        held = self.current.shards
-        found = self._routed(version, held if isinstance(held, ShardsInRouter) else None)
+        found = self._routed(version, self.current)
 
         async def opened() -> None:
             await found.shards.ready()

@@ -12,7 +12,7 @@ from ray import serve as ray_serve
 from rails_ray.errors import RailsRayError
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.similarities.states import AnyQuery
-from rails_ray.on_ray.cluster import reserved_device, reserved_share
+from rails_ray.on_ray.cluster import reserved_device, reserved_share, unused_gpu
 from rails_ray.on_ray.serving.plan import ONGOING_OF_SHARD, QUEUED_OF_SHARD
 from rails_ray.on_ray.serving.scaling import ONGOING
 from rails_ray.on_ray.serving.transport.codec import answered
@@ -41,7 +41,7 @@ class Shard:
     methods = frozenset({"search", "log_sum_exp", "describe", "explain", "num_items"})
 
     def __init__(self, storage: str, version: str, shard: int, follows: bool = False) -> None:
-        self.follows, self.device = follows, reserved_device()
+        self.follows, self.device, self.unused_gpu = follows, reserved_device(), unused_gpu()
         self.versions = self._begun(Storage(storage), version, shard)
         self.listener = Listener(self, ONGOING_OF_SHARD, QUEUED_OF_SHARD)
         trim()
@@ -84,7 +84,7 @@ class Shard:
             own, search = replace(own, identity=found.identity), found.search
         else:
             own, search = replace(own, refused=found), self.versions.newest.search
-        return replace(own, gpu_scan=search.gpu_scan, indexes_on_cpu=search.indexes_on_cpu)
+        return replace(own, gpu_scan=self.unused_gpu or search.gpu_scan, indexes_on_cpu=search.indexes_on_cpu)
 
     async def call(self, method: str, message: bytes) -> bytes:
         """Answer a message that came by Serve's handle; raises what the method does."""

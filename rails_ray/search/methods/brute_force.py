@@ -109,8 +109,14 @@ def log_sum_exp(
         logits = logit(scores, temperature).double()
         if mask is not None:
             logits = mask.hide(logits, first)
-        of_block = logits.logsumexp(dim=1)
-        if of_block.isnan().any():  # an item whose score is NaN counts as none
-            of_block = logits.masked_fill(logits.isnan(), -torch.inf).logsumexp(dim=1)
-        total = torch.logaddexp(total, of_block)
+        total = torch.logaddexp(total, _of_block(logits))
     return total
+
+
+def _of_block(logits: Float[Tensor, "B _"]) -> Float[Tensor, " B"]:
+    """The log-sum-exp of a block, in which an item whose score is NaN counts as none."""
+    if logits.is_cpu:  # a GPU would have to be waited for
+        found = logits.logsumexp(dim=1)
+        if not found.isnan().any():
+            return found
+    return logits.masked_fill(logits.isnan(), -torch.inf).logsumexp(dim=1)

@@ -88,6 +88,11 @@ class ByQuantized:
         return *self.by_components.methods, *self.by_codes
 
     @property
+    def exact(self) -> Retriever[QueryState]:
+        """As of `ByComponents`."""
+        return self.by_components.exact
+
+    @property
     def first_stages(self) -> list[FirstStage]:
         """As of `ByComponents`."""
         return [*self.by_components.first_stages, *self.by_codes.values()]

@@ -61,6 +61,22 @@ def test_all_shapes_that_were_measured_on_a_gpu_are_copied() -> None:
     }
 
 
+def test_other_methods_took_longer_on_a_gpu_than_the_exact_scan_but_for_one() -> None:
+    """As the note of a plan for a GPU says."""
+    measured_there = [own for own in rows("gpu.jsonl") if "latency_ms" in own]
+    scans = {
+        (own["execution"], own["shape"], own["batch"]): own["latency_ms"]
+        for own in measured_there
+        if own["method"] == "on_gpu"
+    }
+    methods = ("two_pass", "per_embedding", "average", "combined", "gated")
+    others = [own for own in measured_there if own["method"] in methods]
+    compared = [(own, scans.get((own["execution"], own["shape"], own["batch"]))) for own in others]
+    assert sum(scan is not None for _, scan in compared) == 30
+    sooner = [own for own, scan in compared if scan is not None and own["latency_ms"] < scan]
+    assert [(own["method"], own["shape"], own["batch"]) for own in sooner] == [("average", "nq320k", 32)]
+
+
 def test_the_shapes_are_those_of_the_benches() -> None:
     assert measured.K == table5.K
     for name, own in table5.SHAPES.items():

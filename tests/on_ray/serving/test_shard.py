@@ -305,6 +305,19 @@ def test_a_replica_that_loses_its_gpu_fails_its_health_check_and_another_one_ans
     assert torch.equal(answer.found.scores, expected.found.scores)
 
 
+def test_a_replica_says_that_it_does_not_use_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_module, "unused_gpu", lambda: "Ray has reserved a GPU that torch cannot use")
+    shard = shard_without(tmp_path, "none")
+
+    async def scenario() -> None:
+        assert (await shard.address()).gpu_scan == "Ray has reserved a GPU that torch cannot use"
+        ended = shard.__del__()
+        assert ended is not None
+        await ended
+
+    asyncio.run(scenario())
+
+
 def test_routers_learn_how_the_gpus_of_replicas_scan(tmp_path: Path) -> None:
     shard = shard_without(tmp_path, "none")
     assert asyncio.run(shard.address()).gpu_scan is None

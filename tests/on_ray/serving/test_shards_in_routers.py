@@ -14,8 +14,9 @@ import ray
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
-from rails_ray.errors import DamagedError
+from rails_ray.errors import DamagedError, UnavailableError
 from rails_ray.families.version import Version
+from rails_ray.on_ray.serving import in_router
 from rails_ray.on_ray.serving.app import application, deploy
 from rails_ray.on_ray.serving.in_router import ShardsInRouter
 from rails_ray.on_ray.serving.plan import NAME, DeploymentSize, ServeArgs, commented, serve_config
@@ -23,8 +24,9 @@ from rails_ray.on_ray.serving.shard import Shard
 from rails_ray.on_ray.serving.transport.shards import Shards
 from rails_ray.schema.requests import ExplainRequest, SearchRequest
 from rails_ray.search.rounds import AskRanker, AskShards, RankerCall, Rounds
-from rails_ray.serving import client, local
+from rails_ray.serving import client, gpu_room, local
 from rails_ray.serving.engine import Engine
+from rails_ray.serving.gpu_room import CONTEXT_BYTES, GpuMemory, needed_bytes
 from rails_ray.storage.filesystem import Storage
 from support.attributes import random_items, with_attributes
 from support.data_folders import write_text_data
@@ -126,6 +128,24 @@ def test_the_health_check_of_a_router_finds_a_shard_that_fails(tmp_path: Path, m
     monkeypatch.setattr(last.searcher, "explain", lambda *_: np.zeros(0)[1])
     with pytest.raises(IndexError):
         here.check(query)
+
+
+def test_a_router_with_all_shards_has_room_for_their_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_here(tmp_path, 2)
+    version = Version.published(Storage(str(tmp_path)))
+    of_items = needed_bytes(version, 0) + needed_bytes(version, 1)
+    memory = GpuMemory(of_items + CONTEXT_BYTES, of_items + CONTEXT_BYTES, 0)
+    monkeypatch.setattr(gpu_room, "gpu_memory", lambda device: memory)
+    with pytest.raises(UnavailableError, match="take a larger GPU, or serve its shards by replicas of their own"):
+        ShardsInRouter(version, "cuda")
+
+
+def test_a_router_says_that_it_does_not_use_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_here(tmp_path, 1)
+    monkeypatch.setattr(in_router, "unused_gpu", lambda: "Ray has reserved a GPU that torch cannot use")
+    assert ShardsInRouter(Version.published(Storage(str(tmp_path)))).gpu_scans == [
+        "Ray has reserved a GPU that torch cannot use"
+    ]
 
 
 def test_a_damaged_shard_starts_no_router(tmp_path: Path) -> None:

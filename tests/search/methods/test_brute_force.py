@@ -129,3 +129,10 @@ def test_log_sum_exp_of_a_query_that_is_not_finite() -> None:
     query.components[1, 0, 0] = torch.nan
     with pytest.raises(ValueError, match="query components must be finite, got NaN or infinity in query 1"):
         BruteForce(small_mixture(), items).log_sum_exp(query, plain_logit)
+
+
+def test_a_normaliser_is_added_up_without_a_look() -> None:
+    """Tensors on the device `meta` have no numbers: a look at one is an error."""
+    scores, temperature = torch.zeros(2, 9, device="meta"), torch.ones(2, device="meta")
+    found = brute_force.log_sum_exp([(0, scores), (9, scores)], temperature, beta_logit, Exclusions.of([[1], []]))
+    assert found.shape == (2,)

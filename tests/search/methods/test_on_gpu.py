@@ -19,7 +19,7 @@ from rails_ray.kernels.top_k import TopK
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig, PreparedMixture
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take, to
-from rails_ray.search.masks import Exclusions
+from rails_ray.search.masks import Exclusions, Mask, Remaining
 from rails_ray.search.methods import on_gpu
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.on_gpu import Answer, FastScores, GpuScan
@@ -172,6 +172,32 @@ def test_the_host_looks_at_nothing_before_the_end() -> None:
             with Operators() as seen:
                 GpuScan(scan, fast).search(query, spec)
             assert seen.num_reads == 0
+
+
+HALF = torch.arange(5000) % 2 == 0
+LISTS = [[1, 2], [], [4999]]
+
+
+@pytest.mark.parametrize("mask", [None, Exclusions.of(LISTS), Remaining.of(HALF, LISTS)], ids=["none", "pairs", "half"])
+@pytest.mark.parametrize("has_threshold", [False, True])
+@pytest.mark.parametrize("is_fast", [False, True])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_all_of_a_mixtures_scan_is_started_without_a_look(
+    mask: Mask | None, has_threshold: bool, is_fast: bool, is_listed: bool
+) -> None:
+    """Tensors on the device `meta` have no numbers: a look at one, in whatever way, is an error."""
+    query, items = random_states(3, 5000)
+    query, items = to(query, "meta"), to(items, "meta")
+    whole = BruteForce(small_mixture().to("meta").prepared(), items, prune=False)
+    scan = GpuScan(whole, Noisy(whole, 1e-6) if is_fast else None)
+    if is_listed:
+        scan = scan.of_rows(torch.arange(5000, device="meta"))
+    threshold = torch.zeros(3, device="meta") if has_threshold else None
+    spec = SearchSpec(10, threshold, at_least=3 if has_threshold else 0, mask=mask)
+    found, flags = scan._answer(query, spec, 50)
+    assert (found.item_rows.shape, flags.shape) == ((3, 10), (3,))
+    with pytest.raises(NotImplementedError, match="meta tensor"):
+        flags.tolist()  # the one look of `search`
 
 
 FILL: Any = on_gpu._Graph.fill  # which reads the query alone

@@ -71,6 +71,14 @@ def test_some_items_on_a_gpu_are_read_where_vectors_are(has_vectors: bool) -> No
     assert own.gathers(NUM_ITEMS // 3, 1) == has_vectors
 
 
+def test_the_scan_of_a_gpu_is_seen_as_that_of_vectors_is() -> None:
+    """By a shard, which tells why it is not the fused kernel."""
+    searcher = searched_by_codes(items_and_queries()[0], has_vectors=True)
+    own = searcher.by_components
+    own.exact = GpuScan(own.brute_force, None, kernel="triton 3.7.1 or later is not installed")
+    assert searcher.exact is own.exact
+
+
 def test_lists_on_a_gpu_are_offered_to_faiss_and_what_it_says_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     items, _ = items_and_queries()
     offered = list[FaissIndex]()

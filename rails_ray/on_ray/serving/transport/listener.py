@@ -39,7 +39,7 @@ class Address:
     key: what its callers must show; its own.
     identity: `Manifest.contents_sha256` of the version that it serves: of the one that is wanted, if it has that.
     refused: why it cannot have that.
-    gpu_scan, indexes_on_cpu: as of `ShardSearch`.
+    gpu_scan, indexes_on_cpu: as of `ShardSearch`; or why a GPU that is reserved is not used.
     """
 
     url: str
