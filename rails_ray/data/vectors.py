@@ -70,7 +70,9 @@ def vectors_of(batch: RowBatch, column: str, shape: VectorShape) -> NDArray[np.f
     if is_several != (len(shape.sizes) > 1):
         names = ["a vector in every row", "several vectors in every row"]
         must, got = names if is_several else reversed(names)
-        raise ValueError(f"column {column!r} of {batch.file} must hold {must} as row {shape.row} of {shape.file}, got {got}")
+        raise ValueError(
+            f"column {column!r} of {batch.file} must hold {must} as row {shape.row} of {shape.file}, got {got}"
+        )
     for depth, size in enumerate(shape.sizes):
         check_numbers(batch, column, values, np.arange(num_rows + 1) * math.prod(shape.sizes[:depth]))
         lengths = pc.list_value_length(values).to_numpy()

@@ -21,6 +21,7 @@ from rails_ray.families.version_queries import VersionQueries
 from rails_ray.schema.filters import canonical
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
+from support.failing import BEFORE_AND_AFTER
 
 WIDTH, NUM_ITEMS = 4, 40
 CHEAP = {"price": {"$lt": 20}}

@@ -99,7 +99,7 @@ def test_a_model_that_encodes_there_needs_room_too(version: Version, memory: Mem
     check_gpu_room(version, {0: None}, "cuda", encodes=True)
     memory(BYTES + weights - 1)
     check_gpu_room(version, {0: None}, "cuda")
-    with pytest.raises(UnavailableError, match="must fit into 950 MB.*: encode it in at least 2 shards, or take"):
+    with pytest.raises(UnavailableError, match=r"must fit into 950 MB.*: encode it in at least 2 shards, or take"):
         check_gpu_room(version, {0: None}, "cuda", encodes=True)
 
 
@@ -196,7 +196,7 @@ def test_a_router_needs_room_for_the_model_alone(version: Version, memory: Memor
     memory(weights, share=0.25)
     check_gpu_room(version, {}, "cuda", 0.25, encodes=True)
     memory(weights - 1, share=0.25)
-    with pytest.raises(UnavailableError, match="of the GPU's memory, got 950 MB: reserve more of a GPU$"):
+    with pytest.raises(UnavailableError, match=r"of the GPU's memory, got 950 MB: reserve more of a GPU$"):
         check_gpu_room(version, {}, "cuda", 0.25, encodes=True)
 
 

@@ -51,7 +51,8 @@ class ShardsInRouter:
             before = [there.get(shard) for shard in range(version.num_shards)]
             check_room(sum(missing_bytes(version, *own) for own in enumerate(before)), version.name)
         check_gpu_room(version, dict(enumerate(before)), device, share, encodes=not has_model)
-        self._version, self._unused_gpu = version, unused_gpu()
+        self._version: Version = version
+        self._unused_gpu = unused_gpu()
         self._held: HeldShards = HeldShards(
             [ShardSearch(version, shard, device, own) for shard, own in enumerate(before)]
         )
