@@ -96,7 +96,19 @@ def test_the_commands_build_what_was_planned(options: str, how: str) -> None:
 
 
 def test_ann_is_planned_with_the_candidates_of_a_request() -> None:
-    options = "plan --items 1M --similarity dot --method ann --index hnsw --latency-ms 1000".split()
+    options = [
+        "plan",
+        "--items",
+        "1M",
+        "--similarity",
+        "dot",
+        "--method",
+        "ann",
+        "--index",
+        "hnsw",
+        "--latency-ms",
+        "1000",
+    ]
     usual, named, more = (
         parse([*options, *words]).run() for words in ([], ["--num-candidates", "10"], ["--num-candidates", "1000"])
     )
