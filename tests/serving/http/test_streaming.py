@@ -7,7 +7,7 @@ import threading
 import pytest
 from fastapi.responses import StreamingResponse
 
-from rails_ray.schema.responses import CertificateResult, Coverage, QueryResult, SearchResponse
+from rails_ray.schema.responses import BudgetResult, CertificateResult, Coverage, QueryResult, SearchResponse
 from rails_ray.serving.http import streaming
 from rails_ray.serving.http.streaming import in_large_pieces, pieces, response_of
 
@@ -41,6 +41,19 @@ def test_the_pieces_are_the_answer(num_results: int) -> None:
     results = [result(number) for number in range(num_results)]
     whole = HEAD.model_copy(update={"results": results})
     assert b"".join(pieces(HEAD, iter(results))) == whole.model_dump_json().encode()
+
+
+def test_any_value_is_written_as_its_model_writes_it() -> None:
+    odd = result(0).model_copy(
+        update={
+            "items": ["", 'a"\\\n\u2028\x00é🍕', -(2**63), 2**64 - 1],
+            "scores": [float("nan"), float("-inf"), 1e-320, -0.0, 1e16, 0.1 + 0.2],
+            "fields": [{"tags": ["a", None, True], "price": float("inf")}, {}],
+            "budget": BudgetResult(calls_used=3, is_reranked=False, reason="late"),
+        }
+    )
+    written = b"".join(pieces(HEAD, iter([odd])))
+    assert json.loads(written)["results"] == [json.loads(odd.model_dump_json())]
 
 
 def test_pieces_are_large_and_made_when_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
