@@ -31,7 +31,8 @@ REPETITIONS = 3  # as many as the bench makes in one execution
 
 
 def main() -> None:
-    rows = latest(recorded("peers"))
+    everything = recorded("peers")
+    rows = latest(everything)
     sizes = sorted({row["num_items"] for row in rows})
     figure, axes = plt.subplots(2, len(sizes), figsize=(5.2 * len(sizes), 7.4), layout="constrained", squeeze=False)
     for (latencies, loads), size in zip(axes.T, sizes, strict=True):
@@ -40,8 +41,13 @@ def main() -> None:
         latencies.set_title(f"{size:,} vectors")
         throughput(loads, own)
     figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=7, ncols=3 * len(sizes), loc="outside lower center")
-    environment = [row for row in recorded("peers") if row.get("kind") == "environment"][-1]
-    figure.suptitle(f"Ten best of vectors; {environment['cores']} cores of {environment['processor']}", fontsize=10)
+    used = {row["execution"] for row in rows}
+    machines = dict.fromkeys(
+        f"{row['cores']} cores of {row['processor']}"
+        for row in everything
+        if row.get("kind") == "environment" and row["execution"] in used
+    )
+    figure.suptitle(f"Ten best of vectors; {', and '.join(machines)}", fontsize=10)
     save(figure, "peers")
 
 
