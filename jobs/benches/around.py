@@ -9,12 +9,11 @@ of loops. `search` is the search itself, in process, beside which to read the ot
 - batching: what `Batches` adds to a search that is done, with its two turns of the event loop;
 - results: a `QueryResult` of each query, as validated when it is made;
 - metrics: counting an answer and its request by prometheus_client, and noting its drift;
-- pydantic: an answer's JSON as it is written now; orjson: the same from dictionaries that are there already.
+- write: an answer's JSON; orjson: the same from dictionaries that are there already.
 
     python -m jobs.benches.around [--num-items 10000] [--loops 7] [--calls 300]
 
-A layer is to be looked at if it takes more than a twentieth of `search`; orjson is worth its code if it is ahead of
-pydantic by as much.
+A layer is to be looked at if it takes more than a twentieth of `search`.
 """
 
 import time
@@ -112,7 +111,7 @@ def measured(version: LocalVersion, queries: NDArray[np.float32], arguments: Arg
     yield "batching", us_of_waiting(lambda: batches.search(request)) - us_of_waiting(lambda: search(request))
     yield "results", us(lambda: [QueryResult(**own) for own in columns])
     yield "metrics", us(counted) - us(lambda: list(done().results))
-    yield "pydantic", us(lambda: b"".join(pieces(found.head, iter(results))))
+    yield "write", us(lambda: b"".join(pieces(found.head, iter(results))))
     yield "orjson", us(lambda: orjson.dumps(plain))
 
 

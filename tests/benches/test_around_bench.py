@@ -7,7 +7,7 @@ from jobs.benches.around import Arguments, asking, carried_out, measured
 from rails_ray import local
 from rails_ray.serving.stages import timed
 
-LAYERS = ["search", "read", "validate", "generator", "timers", "batching", "results", "metrics", "pydantic", "orjson"]
+LAYERS = ["search", "read", "validate", "generator", "timers", "batching", "results", "metrics", "write", "orjson"]
 
 
 @pytest.mark.parametrize("num_queries", [1, 32])

@@ -15,6 +15,7 @@ from rails_ray.schema.fields import shortened
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or a backslash before such letters
 AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 LONG = 20 * b"0", b"-" + 19 * b"0"  # digits of integers that 64 bits may not hold: orjson makes them floats
+FRACTION = b"." + LONG[0]  # such as those of 0.00012345678901234567, which are no integer's
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -36,8 +37,12 @@ def quickly(body: bytes) -> dict[str, Any] | None:
             return None
     except (orjson.JSONDecodeError, RecursionError):  # orjson reads as deep as nothing here counts
         return None
-    digits = body.translate(AS_ZEROS)
-    return None if any(long in digits for long in LONG) else value
+    return None if _may_be_long(body.translate(AS_ZEROS)) else value
+
+
+def _may_be_long(digits: bytes) -> bool:
+    """Return whether an integer may be longer than 64 bits; digits of fractions are not counted, up to 39 of each."""
+    return any(long in digits for long in LONG) and any(long in digits.replace(FRACTION, b".") for long in LONG)
 
 
 def _num_fields(value: dict[str, Any] | list[Any]) -> int:

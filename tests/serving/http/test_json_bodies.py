@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,8 @@ from starlette.exceptions import HTTPException
 
 from rails_ray.serving.http.json_bodies import exactly, quickly, read_json
 
-NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+SMALL = st.floats(-1e-3, 1e-3)  # whose fractions have 20 digits and more
+NUMBERS = st.integers(-(2**65), 2**66) | st.floats(allow_nan=False, allow_infinity=False) | SMALL
 PLAIN = st.none() | st.booleans() | NUMBERS | st.text()
 VALUES = st.recursive(PLAIN, lambda own: st.lists(own) | st.dictionaries(st.text(), own), max_leaves=20)
 
@@ -37,9 +40,20 @@ def test_a_usual_request_is_read_quickly() -> None:
     assert quickly(json.dumps(request).encode()) == request
 
 
+def test_long_fractions_are_read_quickly() -> None:
+    """Of numbers between 1e-4 and 1e-3, with 17 digits that count, as vectors of float32 have them."""
+    body = b'{"queries": [{"embedding": [0.00012345678901234567, -0.00098765432109876543, 1.5e-05]}]}'
+    assert quickly(body) == json.loads(body)
+    drawn = np.random.default_rng(0).standard_normal(4000).astype(np.float32) * 1e-3
+    vectors = {"queries": [{"embedding": drawn.tolist()}]}
+    assert quickly(orjson.dumps(vectors)) == vectors
+
+
 @pytest.mark.parametrize(
     "body",
     [
+        b'{"k": [0.00012345678901234567, 18446744073709551616]}',
+        b'{"k": [0.00012345678901234567,-9223372036854775809]}',
         b'{"k": 1, "k": 2}',
         b'{"queries": [{"text": "a", "text": "b"}]}',
         b'{"queries": [1, {"k": 1, "k": 2}]}',
