@@ -1,4 +1,4 @@
-"""What is each part of the public SASRec worth on sparse histories, where ours finds less?
+"""How much does each part of the public SASRec contribute on sparse histories, where our recipe finds less?
 
 One block over the items of Beauty, Toys or Sports, in plain torch, so that its parts can be changed one by one:
 
@@ -102,7 +102,7 @@ class Parts(nn.Module):
         return F.normalize(found, dim=-1) if self.options.scores == "cosines" else found
 
     def forward(self, rows: Int[Tensor, "B L"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B L D"]:
-        """What is said after each item; histories are padded at their end."""
+        """The query vector after each item; histories are padded at the end."""
         options, place = self.options, torch.arange(rows.shape[1])
         is_item = place < lengths[:, None]
         embedded = F.dropout(self.embeddings(rows), options.item_dropout, self.training)
@@ -142,7 +142,7 @@ def main(options: Options) -> None:
     read = HistoryForm().read(Sources(str(options.data / options.set)))
     model, generator = Parts(options, len(read.item_ids)), np.random.default_rng(options.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.98), fused=True)
-    told = {name: value for name, value in asdict(options).items() if name != "data"}
+    settings = {name: value for name, value in asdict(options).items() if name != "data"}
     histories, began = trained_on(read.queries["train"], options.length), time.process_time()
     for epoch in range(1, options.epochs + 1):
         model.train()
@@ -157,7 +157,7 @@ def main(options: Options) -> None:
         if epoch % options.every == 0:
             found = {split: measured(model, read.queries[split]) for split in ("valid", "test")}
             facts = {"epoch": epoch, "loss": float(np.mean(losses)), "cpu_s": round(time.process_time() - began)}
-            record.row(**told, **facts, **found)
+            record.row(**settings, **facts, **found)
             console.print(facts, found)
 
 

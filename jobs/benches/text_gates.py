@@ -130,7 +130,7 @@ class Task:
         return {"set": self.set, "encoder": self.encoder, "way": self.way}
 
     def rows(self, kind: str, **facts: Any) -> list[dict[str, Any]]:
-        """What is recorded of it."""
+        """The recorded rows of this task."""
         wanted = {"kind": kind, **self.facts, **facts}
         return [row for row in recorded(NAME) if wanted.items() <= row.items()]
 
@@ -172,7 +172,7 @@ class Task:
         return model.eval()
 
     def terms(self, model: DualEncoder, values: Values) -> list[Term]:
-        """What the way adds to the loss."""
+        """Terms that this way adds to the loss."""
         added: list[Term] = []
         if "gate_decay" in values:
             added.append(GateDecay(model, values["gate_decay"]))

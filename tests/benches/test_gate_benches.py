@@ -1,4 +1,4 @@
-"""What the benches of gates make of data, and how they choose."""
+"""The benches of gates: how they prepare histories, and how they search weights and draw trials."""
 
 import numpy as np
 import pytest

@@ -16,7 +16,7 @@ OPERATIONS = {
 }
 
 BEFORE_AND_AFTER = [pytest.param(False, id="before", marks=pytest.mark.long), pytest.param(True, id="after")]
-"""Whether an operation is done when it fails."""
+"""Values of `is_done`: an operation fails before or after it takes effect."""
 
 
 class Failing(Storage):

@@ -30,7 +30,7 @@ def pieces(head: SearchResponse, results: Iterator[QueryResult]) -> Iterator[byt
 
 
 def _json_of(model: Any) -> bytes:
-    """The JSON of a model whose fields are models, or what JSON knows: a fifth of the time that pydantic takes."""
+    """The JSON of a model whose fields are models or JSON's own values, several times faster than by pydantic."""
     return orjson.dumps(vars(model), default=vars)
 
 

@@ -124,7 +124,7 @@ def test_no_vector_hides_another(tmp_path: Path) -> None:
 
 
 def test_a_width_is_that_of_the_first_vector_wherever_it_is(tmp_path: Path) -> None:
-    """Of 100 items the first 80 have none."""
+    """The first 80 of 100 items have no vector."""
     folder = write_vector_data(tmp_path / "data", num_items=100)
     for row in range(80):
         change(folder, "items", setting("vector", row, None))

@@ -197,7 +197,7 @@ def test_all_of_a_mixtures_scan_is_started_without_a_look(
     found, flags = scan._answer(query, spec, 50)
     assert (found.item_rows.shape, flags.shape) == ((3, 10), (3,))
     with pytest.raises(NotImplementedError, match="meta tensor"):
-        flags.tolist()  # the one look of `search`
+        flags.tolist()  # which shows that a look above would have failed: this is how torch refuses it
 
 
 FILL: Any = on_gpu._Graph.fill  # which reads the query alone

@@ -41,7 +41,7 @@ def test_a_usual_request_is_read_quickly() -> None:
 
 
 def test_long_fractions_are_read_quickly() -> None:
-    """Of numbers between 1e-4 and 1e-3, with 17 digits that count, as vectors of float32 have them."""
+    """Numbers below 1e-3 have 20 digits after the point: zeros, and 17 significant ones."""
     body = b'{"queries": [{"embedding": [0.00012345678901234567, -0.00098765432109876543, 1.5e-05]}]}'
     assert quickly(body) == json.loads(body)
     drawn = np.random.default_rng(0).standard_normal(4000).astype(np.float32) * 1e-3
