@@ -21,6 +21,7 @@ from rails_ray.schema.requests import SearchRequest
 from rails_ray.schema.responses import QueryResult
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
+from rails_ray.serving.vector_queries import VectorQueries
 
 MOST_QUERIES = 64  # of a batch of requests; more are searched no faster, and wait for each other
 MOST_UNDER_WAY = 2  # batches of requests alike that are searched at once
@@ -131,7 +132,7 @@ class Batches:
         if not others:
             return await self._alone(first)
         began = self._clock()
-        queries = [query for own in batch for query in own.request.queries]
+        queries = VectorQueries.joined([own.request.queries for own in batch])
         try:
             found = await self._search(first.request.model_copy(update={"queries": queries}))
             listed = list(found.results) if found.is_small else await asyncio.to_thread(list, found.results)

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from rails_ray.schema.queries import QueryInput
+from rails_ray.schema.requests import SearchRequest
 from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
-from rails_ray.serving.vector_queries import VectorQueries
+from rails_ray.serving.vector_queries import VectorQueries, VectorSearch, search_of
 from support.examples import publish_here
 
 VECTORS = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
@@ -77,3 +79,88 @@ def test_it_is_a_sequence_of_queries() -> None:
     assert VectorQueries.of([QueryInput(embedding=[1.0, 2.0]), QueryInput(embedding=[3.0])]) is None
     assert VectorQueries.of([QueryInput(embedding=[1.0]), QueryInput(text="a")]) is None
     assert VectorQueries.of([]) is None
+
+
+ONE: list[Any] = [0.1, -2, 3e-5]
+
+
+@pytest.mark.parametrize("vectors", [[ONE], [ONE, [1, 2, 3]], [[2**70, 0.1, 1e38]], [[0, 0, 0]]])
+def test_vectors_of_a_body_are_one_array(vectors: list[list[Any]]) -> None:
+    found = search_of({"queries": [{"embedding": vector} for vector in vectors], "k": 3})
+    assert isinstance(found.queries, VectorQueries)
+    assert found.k == 3
+    assert found.queries.array.dtype == np.float32
+    assert found.queries.array.tolist() == np.array(vectors, np.float64).astype(np.float32).tolist()
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        [{"embedding": ONE}, {"embedding": ONE, "exclude": ["a"]}],
+        [{"embedding": ONE}, {"text": "a"}],
+        [{"embedding": ONE}, {"embedding": [1.0]}],
+        [{"embedding": [1e300]}],  # infinite in float32
+        [{"text": "a"}],
+        [{"embeddings": {"a": ONE}}],
+        [],
+        [{"embedding": []}],
+        [{"embedding": [True, 1.0]}],
+        [{"embedding": ["1", 1.0]}],
+        [{"embedding": [None]}],
+        [{"embedding": [[1.0]]}],
+        [{"embedding": [float("nan")]}],
+        [{"embedding": [10**400]}],
+        [{"embedding": 1.0}],
+        [{"embedding": None}],
+        [{"embedding": {"0": 1.0}}],
+        [{"embeding": ONE}],
+        ["a"],
+        [ONE],
+        {"embedding": ONE},
+        None,
+        [{"embedding": ONE}] * 3 + [3],
+    ],
+)
+def test_any_other_body_is_read_or_refused_as_a_request(queries: Any) -> None:
+    def outcome(read: Any) -> Any:
+        try:
+            return read({"queries": queries, "k": 3})
+        except ValidationError as error:
+            return error.errors(include_url=False, include_context=False)
+
+    assert outcome(search_of) == outcome(SearchRequest.model_validate)
+
+
+@pytest.mark.parametrize("fields", [{"k": 0}, {"wrong": 1}, {"cutoff": {}}, {"nprobe": -1}, {"queries": None}])
+def test_the_other_fields_of_vectors_are_refused_alike(fields: dict[str, Any]) -> None:
+    body = {"queries": [{"embedding": ONE}], **fields}
+    with pytest.raises(ValidationError) as here:
+        search_of(body)
+    with pytest.raises(ValidationError) as there:
+        SearchRequest.model_validate(body)
+    found, expected = (error.value.errors(include_url=False, include_context=False)[0] for error in (here, there))
+    assert {**found, "input": None} == {**expected, "input": None}
+
+
+@pytest.mark.parametrize("body", [None, [], "a"])
+def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
+    with pytest.raises(ValidationError):
+        search_of(body)
+
+
+def test_requests_are_joined_into_one_array_if_all_are_arrays_of_one_width() -> None:
+    arrays = [VectorQueries(VECTORS[:2]), VectorQueries(VECTORS[2:3])]
+    together = VectorQueries.joined(arrays)
+    assert isinstance(together, VectorQueries)
+    assert together.array.tolist() == VECTORS[:3].tolist()
+    narrow, text = VectorQueries(VECTORS[:1, :4]), [QueryInput(text="a")]
+    for others in ([arrays[0], narrow], [arrays[1], text]):
+        joined = VectorQueries.joined(others)
+        assert joined == [query for part in others for query in part]
+        assert all(isinstance(query, QueryInput) for query in joined)
+
+
+def test_it_is_written_as_its_queries() -> None:
+    search = VectorSearch(queries=VectorQueries(VECTORS[:2]), k=3)
+    written = SearchRequest.model_validate_json(search.model_dump_json(exclude_defaults=True))
+    assert written == SearchRequest(queries=[*VectorQueries(VECTORS[:2])], k=3)

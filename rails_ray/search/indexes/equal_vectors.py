@@ -1,19 +1,25 @@
 """A graph of distinct vectors, each of which stands for all items that have it.
 
 Many copies of one vector fill all links of a graph's node with each other, so that no walk leaves them and none from
-elsewhere meets them, however wide its beam. So a vector enters once, and its items are listed again in each answer.
+elsewhere meets them, however wide its beam. So a vector is linked once, and its items are listed again in each answer.
+
+Where at least half of the vectors are distinct, copies are nodes without links, and nodes have the numbers of items: so
+memory holds one array of vectors for the graph and for the items. Where fewer are, the graph holds distinct ones alone.
 
 Axes: X items, U distinct vectors, b lines (queries), n places of a list.
 """
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rails_ray.kernels.faiss_library import faiss_library
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.probing import Floats, KindSearch, Only, PreparedQueries, Rows
 
+LINE_BYTES = 64  # a file ends with whole lines, so that the vectors at the end of a graph keep their place in memory
 DIGEST_BYTES = 16  # of a vector: two of 10^9 have one digest with a probability of 10^-21
 
 
@@ -46,11 +52,54 @@ class DistinctVectors:
         return None if is_distinct else np.array(self._of_items, np.int64)
 
 
+def with_copies(index: Any, node_of: Rows) -> bytes:
+    """Add the items whose vectors an earlier one equals to a graph, if they are at most half of all: as nodes without
+    links, so that nodes have the numbers of items. What follows the graph in its file comes out.
+
+    Args:
+        index: graph of FAISS, of distinct vectors [U] in the order of their first items.
+        node_of: the number of each item's vector in it [X].
+    """
+    num_items, num_distinct = len(node_of), int(index.ntotal)
+    if num_items > 2 * num_distinct:
+        return node_of.tobytes()
+    faiss = faiss_library()
+    stored, graph = faiss.downcast_index(index.storage), index.hnsw
+    firsts = np.unique(node_of, return_index=True)[1]
+    copies = np.setdiff1d(np.arange(num_items), firsts)
+    codes = faiss.rev_swig_ptr(stored.codes.data(), stored.codes.size()).reshape(num_distinct, -1)
+    stored.add_sa_codes(codes[node_of[copies]])
+    for _ in copies:
+        graph.levels.push_back(1)
+    graph.prepare_level_tab(len(copies), True)
+    index.ntotal = num_items
+    index.permute_entries(np.argsort(np.concatenate([firsts, copies])))
+    linked_of = firsts[node_of]
+    return linked_of.tobytes() + bytes(-linked_of.nbytes % LINE_BYTES)
+
+
+def linked_nodes(numbers: Rows, num_nodes: int) -> Rows | None:
+    """The linked node of each item's vector [X]; None if the numbers are damaged.
+
+    Args:
+        numbers: what follows a graph in its file.
+        num_nodes: nodes of the graph, as many as distinct vectors or as items.
+    """
+    if np.array_equal(np.unique(numbers), np.arange(num_nodes)):
+        return numbers
+    linked_of, rest = numbers[:num_nodes], numbers[num_nodes:]
+    if len(numbers) != num_nodes + -num_nodes % (LINE_BYTES // numbers.itemsize) or rest.any():
+        return None
+    is_first = linked_of == np.arange(num_nodes)
+    is_there = (linked_of >= 0) & (linked_of <= np.arange(num_nodes))
+    return linked_of if is_there.all() and is_first[linked_of].all() else None
+
+
 class ItemsOfNodes:
     """The items that have each vector.
 
     Args:
-        node_of: the number of each item's vector [X]; -1 of items that are left out.
+        node_of: the number of each item's linked node [X]; -1 of items that are left out.
     """
 
     def __init__(self, node_of: Rows, num_nodes: int) -> None:
@@ -79,10 +128,11 @@ class ItemsOfNodes:
 
 
 class OfDistinct:
-    """The contract of `KindSearch`, by an index of distinct vectors.
+    """The contract of `KindSearch`, by a graph that links distinct vectors.
 
     Args:
-        node_of: the number of each item's vector in it [X].
+        node_of: the number of each item's linked node [X].
+        num_nodes: nodes, linked or not.
     """
 
     def __init__(self, kind: KindSearch, node_of: Rows, num_nodes: int) -> None:
@@ -98,13 +148,16 @@ class OfDistinct:
 
     def ask(self, queries: Floats, params: SearchParams) -> PreparedQueries:
         """The contract of `KindSearch`; a node is passed over if all of its items are."""
-        prepared = self.kind.ask(queries, params)
+        return self._of_items(self.kind.ask(queries, params))
 
+    def _of_items(self, prepared: PreparedQueries) -> PreparedQueries:
         def best(lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
             items = self.items
             if only is not None:
                 items = ItemsOfNodes(np.where(only.is_there, self.node_of, -1), self.num_nodes)
+            if only is not None or prepared.is_exhaustive:  # which meets nodes without links too
                 only = Only.of(items.sizes > 0)
             return items.listed(*prepared.best(lines, min(n, self.num_nodes), only), n)
 
-        return prepared._replace(best=best)
+        wider = prepared.wider
+        return prepared._replace(best=best, wider=None if wider is None else lambda: self._of_items(wider()))

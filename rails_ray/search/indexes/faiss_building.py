@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.kernels.faiss_library import faiss_library, finite, one_thread, training
-from rails_ray.search.indexes.equal_vectors import DistinctVectors
+from rails_ray.search.indexes.equal_vectors import DistinctVectors, with_copies
 from rails_ray.search.indexes.faiss_index import UNIT, IndexConfig, check_width, unreadable
 
 
 class Built(NamedTuple):
     """A shard's index.
 
-    data: what `faiss.deserialize_index` opens, and, after a graph of fewer vectors than items as some are equal, the
-        number of each item's vector [X], in 8 bytes.
+    data: what `faiss.deserialize_index` opens, and, after a graph of which some items have equal vectors, the linked
+        node of each item, in 8 bytes; see `equal_vectors`.
     error: how far a score of a query of length 1 may be from that of the vector that was given; 0 for fp32.
     """
 
@@ -66,7 +66,7 @@ def fit(config: IndexConfig, sample: Float[Tensor, "N d"], num_items: int, seed:
 
 def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
     """The index of a shard, whose rows are the places of the vectors in `blocks`. The same blocks give the same bytes;
-    hnsw links depend on how the vectors are cut into blocks. Equal vectors are one node of hnsw.
+    hnsw links depend on how the vectors are cut into blocks. Of equal vectors, hnsw links one.
 
     Raises:
         ValueError: if vectors are not as wide as the sample was, or cannot be stored, or if items were added before.
@@ -101,8 +101,9 @@ def build(fitted: bytes, blocks: Iterable[Float[Tensor, "_ d"]]) -> Built:
         raise ValueError("vectors must fit the storage of the index, got one that is read back as infinite")
     # Four sums of d products of float32: of a query with a vector, what is stored of it, and twice with a centroid.
     error = distance + 4 * (index.d + 8) * UNIT * longest if is_rounded else 0.0
-    nodes = None if distinct is None else distinct.node_of
-    return Built(_written(faiss, index) + (b"" if nodes is None else nodes.tobytes()), error)
+    node_of = None if distinct is None else distinct.node_of
+    end = b"" if node_of is None else with_copies(index, node_of)
+    return Built(_written(faiss, index) + end, error)
 
 
 def _written(faiss: Any, index: Any) -> bytes:

@@ -26,7 +26,7 @@ from torch import Tensor
 from rails_ray.errors import DamagedError
 from rails_ray.kernels.faiss_library import as_float32, faiss_library
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes.equal_vectors import OfDistinct
+from rails_ray.search.indexes.equal_vectors import OfDistinct, linked_nodes
 from rails_ray.search.indexes.flat import FlatConfig
 from rails_ray.search.indexes.grown_lists import GrownLists, sort_equal
 from rails_ray.search.indexes.hnsw import HnswConfig
@@ -44,8 +44,8 @@ UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 
 def first_vector(num_bytes: int, num_items: int, width: int) -> int:
-    """The byte of a file at which flat, or hnsw of distinct vectors, has its vectors in fp32: at the end. They are read
-    where they lie, fastest at a multiple of 64."""
+    """The byte of a file at which flat or hnsw has its vectors in fp32: at the end. They are read where they lie,
+    fastest at a multiple of 64; what a graph has after them is one, too."""
     return num_bytes - 4 * num_items * width
 
 
@@ -57,7 +57,7 @@ class FaissIndex:
 
     Args:
         error: as `faiss_building.Built` has it.
-        node_of: the number of each item's vector in the index [X], if equal vectors are one; None for one an item.
+        node_of: the linked node of each item in a graph [X], if equal vectors are one; None for one an item.
 
     Raises:
         ValueError: if the index is of another kind or metric.
@@ -99,14 +99,14 @@ class FaissIndex:
             index = faiss.read_index(reader)
         except (RuntimeError, MemoryError) as damage:
             raise unreadable(array.size) from damage
-        num_more = array.size - reader.rp_  # below 0 where FAISS takes a last number for whole by one of its bytes
+        end, node_of = reader.rp_, None
+        num_more = array.size - end  # below 0 where FAISS takes a last number for whole by one of its bytes
         if num_more < 0 or num_more % 8 or (num_more and not isinstance(index, faiss.IndexHNSW)):
             raise unreadable(array.size)
-        node_of = array[reader.rp_ :].view(np.int64) if num_more else None
-        if node_of is not None and not np.array_equal(np.unique(node_of), np.arange(index.ntotal)):
+        if num_more and (node_of := linked_nodes(array[end:].view(np.int64), index.ntotal)) is None:
             raise unreadable(array.size)
         opened = cls(index, error, node_of)
-        opened.data = array
+        opened.data = array[:end]
         return opened
 
     @property
@@ -117,7 +117,7 @@ class FaissIndex:
     @property
     def vectors(self) -> Float[Tensor, "X d"] | None:
         """The vectors of an index that was read from a file, in its memory, which stays as long as they do; None if it
-        keeps them rounded or in another order."""
+        keeps them rounded, or equal ones once."""
         faiss = faiss_library()
         stored = faiss.downcast_index(self.index.storage) if isinstance(self.index, faiss.IndexHNSW) else self.index
         if self.data is None or not isinstance(stored, faiss.IndexFlat) or stored.ntotal != self.num_items:

@@ -29,6 +29,7 @@ from rails_ray.serving.http.streaming import pieces, response_of
 from rails_ray.serving.http.traces import Traced, show_stages
 from rails_ray.serving.stages import as_header
 from rails_ray.serving.traffic import Traffic
+from rails_ray.serving.vector_queries import search_of
 
 ALWAYS = (401, 403, 408, 413, 429)  # refusals of any request
 OF_A_QUESTION = (*ALWAYS, 409, 415, 422, 503, 504)
@@ -105,7 +106,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         responses=refused_with(*OF_A_QUESTION) | arrow.ANSWERS,
         openapi_extra=arrow.BODIES | deadlines.PARAMETERS,
     )
-    @reads(SearchRequest)
+    @reads(search_of)
     async def search(request: SearchRequest, http: Request) -> Response:
         """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
         deadline_ms = deadline_of(http)

@@ -16,15 +16,19 @@ from itertools import chain, islice
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from starlette.exceptions import HTTPException
 
 from rails_ray.schema.fields import shortened
 from rails_ray.schema.queries import QueryInput
 from rails_ray.schema.responses import QueryResult, Response, SearchResponse
 from rails_ray.serving.http.limits import MAX_BODY_BYTES
+from rails_ray.serving.vector_queries import VectorQueries
 from rails_ray.storage import plain_values, values
 from rails_ray.storage.attributes import TYPES
+from rails_ray.storage.numbers import numbers_in
 
 TYPE = "application/vnd.apache.arrow.stream"
 SEARCH, ANSWER = b"search", b"answer"
@@ -70,8 +74,9 @@ KINDS: dict[str, pa.DataType] = {
 TEXTS = {"timestamp": pa.string()}  # kinds of attributes that answers write in ISO 8601
 
 
-def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
-    """The queries of a body, and the JSON of the request's other fields.
+def read_queries(body: bytes) -> tuple[list[dict[str, Any]] | VectorQueries, bytes]:
+    """The queries of a body, in one array if they are vectors and nothing else, and the JSON of the request's other
+    fields.
 
     Raises:
         HTTPException: if the body is none, or holds what no query does.
@@ -94,9 +99,23 @@ def read_queries(body: bytes) -> tuple[list[dict[str, Any]], bytes]:
         size = f"{table.num_rows} rows of {table.num_columns} columns"
         raise _unreadable(f"the body must have a column and at most {MOST_ROWS} rows, got {size}")
     rest = (table.schema.metadata or {}).get(SEARCH, b"{}")
+    vectors = _vectors(table["embedding"]) if names == ["embedding"] else None
+    if vectors is not None:
+        return vectors, rest
     columns = _columns(table)
     rows = zip(*columns.values(), strict=True)
     return [{name: own for name, own in zip(columns, row, strict=True) if own is not None} for row in rows], rest
+
+
+def _vectors(column: pa.ChunkedArray) -> VectorQueries | None:
+    """Lists of floats of one width, as they lie in the body; None for any others."""
+    lists = column.combine_chunks()
+    if not plain_values.is_list(lists.type) or not pa.types.is_floating(lists.type.value_type) or lists.null_count:
+        return None
+    numbers, widths = lists.flatten(), pc.unique(pc.list_value_length(lists))
+    if numbers.null_count or len(widths) != 1:
+        return None
+    return VectorQueries.given(np.array(numbers_in(numbers)).reshape(len(lists), widths[0].as_py()))
 
 
 def _columns(table: pa.Table) -> dict[str, list[Any]]:

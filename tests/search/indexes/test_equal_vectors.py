@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import oracles.ranking
 from rails_ray.errors import DamagedError
 from rails_ray.schema.search_params import SearchParams
-from rails_ray.search.indexes import grown_lists
+from rails_ray.search.indexes import grown_lists, hnsw
 from rails_ray.search.indexes.faiss_building import build, fit
 from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.hnsw import HnswConfig
@@ -55,7 +55,8 @@ def test_lists_equal_the_oracle(num_distinct: int, num_copies: int, seed: int, d
     """A beam as wide as there are items: exclusions that are dropped and others that are passed over, thresholds."""
     items = with_copies(num_distinct, num_copies, seed)
     index, queries = opened(GRAPH, items), vectors(3, seed + 1)
-    assert index.index.ntotal == num_distinct
+    is_mostly_copies = len(items) > 2 * num_distinct
+    assert index.index.ntotal == (num_distinct if is_mostly_copies else len(items))
     scores = (queries @ items.T).tolist()
     row = st.integers(0, len(items) - 1)
     excluded = [data.draw(st.lists(row, max_size=len(items), unique=True)) for _ in scores]
@@ -94,19 +95,92 @@ def test_distinct_vectors_add_no_byte() -> None:
     assert build(fit(GRAPH, items, 30, 0), [items]).data == faiss.serialize_index(graph).tobytes()
 
 
-def test_copies_in_several_blocks() -> None:
-    items = with_copies(20, 30)
-    data, _ = build(fit(GRAPH, items, 50, 0), [items[:10], items[10:10], items[10:]])
-    found = FaissIndex.read(data, 0.0).search(items[:4], SearchSpec(50))
-    assert found.num_found().tolist() == [50] * 4
+@pytest.mark.parametrize(("num_distinct", "num_copies"), [(20, 30), (60, 30)])
+def test_copies_in_several_blocks(num_distinct: int, num_copies: int) -> None:
+    items = with_copies(num_distinct, num_copies)
+    data, _ = build(fit(GRAPH, items, len(items), 0), [items[:10], items[10:10], items[10:]])
+    found = FaissIndex.read(data, 0.0).search(items[:4], SearchSpec(len(items)))
+    assert found.num_found().tolist() == [len(items)] * 4
 
 
-@pytest.mark.parametrize("end", [-1, -8, slice(None)])
-def test_bytes_that_are_missing_or_others(end: Any) -> None:
-    data, _ = build(fit(GRAPH, vectors(20), 50, 0), [with_copies(20, 30)])
+@storages
+def test_a_graph_with_few_copies_has_the_vectors_of_all_items(storage: Any) -> None:
+    items = with_copies(60, 13)
+    items[items == 0.0] = 0.0  # none of -0
+    index = opened(HnswConfig(M=8, ef_construction=40, storage=storage), items)
+    kept = index.vectors
+    assert kept is not None if storage == "fp32" else kept is None
+    assert kept is None or torch.equal(kept.view(torch.int32), items.view(torch.int32))
+    stored = torch.from_numpy(index.index.reconstruct_n(0, len(items)))
+    assert (stored - items).abs().max() < 0.02
+
+
+def test_copies_are_linked_with_nothing() -> None:
+    items = with_copies(60, 13)
+    index = opened(GRAPH, items)
+    linked = {int(node) for node in faiss.vector_to_array(index.index.hnsw.neighbors) if node >= 0}
+    firsts = {int(row) for row in (items @ items.T > 1 - 1e-6).float().argmax(dim=1)}  # of equal ones
+    assert linked == firsts
+    assert len(firsts) == 60
+    assert index.index.hnsw.entry_point in firsts
+
+
+def test_a_graph_of_distinct_vectors_alone_is_read_as_before() -> None:
+    """As releases wrote it for any copies, and this one for many."""
+    items = with_copies(60, 13)
+    distinct, node_of = np.unique(items.numpy() + 0.0, axis=0, return_inverse=True)
+    graph = faiss.deserialize_index(np.frombuffer(fit(GRAPH, items, len(items), 0), np.uint8))
+    graph.add(distinct)
+    data = faiss.serialize_index(graph).tobytes() + node_of.reshape(-1).astype(np.int64).tobytes()
+    former, queries = FaissIndex.read(data, 0.0), vectors(5, 1)
+    assert former.num_items == 73
+    assert former.vectors is None
+    spec, params = SearchSpec(73), SearchParams(ef_search=200)
+    before, now = (own.search(queries, spec, params) for own in (former, opened(GRAPH, items)))
+    assert torch.allclose(before.scores, now.scores, atol=1e-6)
+    assert before.item_rows.sort().values.equal(now.item_rows.sort().values)
+
+
+@pytest.mark.parametrize("num_copies", [40, 200])
+@pytest.mark.parametrize("of_beam", [1.0, 1000.0])
+def test_a_mask_that_leaves_few_items_widens_the_beam(
+    num_copies: int, of_beam: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a wider walk, and by looking at every vector."""
+    monkeypatch.setattr(hnsw, "LARGEST_BEAM", 8)
+    monkeypatch.setattr(hnsw, "EF_SEARCH", 4)
+    monkeypatch.setattr(hnsw, "OF_BEAM", of_beam)
+    monkeypatch.setattr(grown_lists, "MOST_DROPPED", 0)
+    items = with_copies(100, num_copies)
+    left = torch.randperm(len(items), generator=torch.manual_seed(3))[:20].tolist()
+    mask = Exclusions.of([[row for row in range(len(items)) if row not in left]] * 3)
+    found = opened(GRAPH, items).search(vectors(3, 7), SearchSpec(20, at_least=20, mask=mask))
+    for line in range(3):
+        rows = found.item_rows[line, : int(found.num_found()[line])].tolist()
+        assert set(rows) <= set(left)
+        assert len(set(rows)) == len(rows)
+        expected = (vectors(3, 7)[line] @ items[rows].T).tolist()
+        assert found.scores[line, : len(rows)].tolist() == pytest.approx(expected, abs=1e-5)
+    if of_beam > 1:
+        assert found.num_found().tolist() == [20] * 3
+
+
+@pytest.mark.parametrize("num_copies", [8, 30])
+@pytest.mark.parametrize("end", [-1, -8, -64, slice(None)])
+def test_bytes_that_are_missing_or_others(end: Any, num_copies: int) -> None:
+    data, _ = build(fit(GRAPH, vectors(20), 50, 0), [with_copies(20, num_copies)])
     damaged = data[:end] if isinstance(end, int) else data[:-8] + (99).to_bytes(8, "little")
     with pytest.raises(DamagedError, match="an index must be what FAISS wrote, got"):
         FaissIndex.read(damaged, 0.0)
+
+
+@pytest.mark.parametrize(("place", "number"), [(0, -1), (27, -1), (0, 28), (27, 28), (0, 27), (1, 27)])
+def test_a_node_that_is_none(place: int, number: int) -> None:
+    data, _ = build(fit(GRAPH, vectors(20), 28, 0), [with_copies(20, 8)])
+    start = len(data) - 8 * 32 + 8 * place
+    assert np.frombuffer(data[start:], np.int64)[0] in range(28)
+    with pytest.raises(DamagedError, match="an index must be what FAISS wrote, got"):
+        FaissIndex.read(data[:start] + number.to_bytes(8, "little", signed=True) + data[start + 8 :], 0.0)
 
 
 def test_all_of_many_copies_are_listed() -> None:

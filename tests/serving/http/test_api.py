@@ -24,6 +24,7 @@ from rails_ray.serving.http.instruments import PrometheusMetrics
 from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.traffic import Traffic
+from rails_ray.serving.vector_queries import VectorQueries
 
 KEY = "a-key-of-the-test-1"
 NAMES = ["rails-ray", "v1"]
@@ -52,6 +53,25 @@ def test_a_search_by_an_embedding_is_the_search_by_its_text(single: SingleProces
     by_text = version.search(texts, k=5, cutoff={"top_k": 5})
     by_embedding = version.search([one["embedding"] for one in answer["data"]], k=5, cutoff={"top_k": 5})
     assert [one.items for one in by_text.results] == [one.items for one in by_embedding.results]
+
+
+def test_vectors_of_a_body_stay_one_array_until_they_are_searched(
+    version: LocalVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = version.embed(["red", "blue hat"])
+    body = {"queries": [{"embedding": vector} for vector in vectors], "k": 3}
+    expected = version.search(vectors, k=3)
+
+    def alone(self: VectorQueries, number: Any) -> Any:
+        raise AssertionError("a query must not become an object")
+
+    monkeypatch.setattr(VectorQueries, "__getitem__", alone)
+    seen = list[SearchRequest]()
+    answer = ask(
+        SingleProcessServer(version, on_search=lambda _, request: seen.append(request)), "POST", "/v1/search", body
+    )
+    assert answer.json() == expected.model_dump(mode="json")
+    assert isinstance(seen[0].queries, VectorQueries)
 
 
 def test_a_document_is_embedded_as_an_item(
@@ -249,8 +269,11 @@ def test_queries_are_logged_if_that_is_asked_for(version: LocalVersion, caplog: 
         ask(SingleProcessServer(version), "POST", "/v1/search", asked, x_request_id="mine-4")
         assert not caplog.messages
         ask(SingleProcessServer(version, on_search=query_log.note), "POST", "/v1/search", asked, x_request_id="mine-5")
-    [told] = caplog.messages
+        by_vector = {"queries": [{"embedding": [0.5] * 8}], "k": 3}
+        ask(SingleProcessServer(version, on_search=query_log.note), "POST", "/v1/search", by_vector)
+    told, of_vector = caplog.messages
     assert told == 'version v1, request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
+    assert f'"queries":[{{"embedding":[{",".join(["0.5"] * 8)}]}}]' in of_vector
 
 
 def test_a_line_of_the_log_has_the_time_and_comes_once(

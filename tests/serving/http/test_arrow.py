@@ -19,6 +19,7 @@ from rails_ray.serving.http import arrow, streaming
 from rails_ray.serving.http.api import api_of
 from rails_ray.serving.http.single import SingleProcessServer
 from rails_ray.serving.local import LocalVersion
+from rails_ray.serving.vector_queries import VectorQueries
 
 TEXTS = ["red", "blue hat", "green"]
 OPTIONS = {"k": 4, "cutoff": {"top_k": 4}}
@@ -108,6 +109,29 @@ def as_others_write(texts: list[str], vector: list[float]) -> Iterator[tuple[pa.
         pa.array([[b"i1", b"i3"]]),
     ):
         yield pa.table({"text": ["red"], "exclude": column}), some
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32(), 3), pa.list_(pa.float64()), pa.large_list(pa.float16()), pa.list_(pa.float32())]
+)
+def test_vectors_alone_are_one_array(kind: pa.DataType) -> None:
+    numbers = [[0.5, -1.0, 2.0], [0.0, 4.0, 1.5], [1.0, 1.0, 1.0]]
+    table = pa.concat_tables([pa.table({"embedding": pa.array(part, kind)}) for part in (numbers[:1], numbers)])
+    queries, rest = arrow.read_queries(as_stream(table.slice(1)))
+    assert isinstance(queries, VectorQueries)
+    assert queries.array.dtype == np.float32
+    assert queries.array.tolist() == numbers
+    assert queries.array.flags.writeable  # as torch wants it
+    assert json.loads(rest) == OPTIONS
+
+
+@pytest.mark.parametrize(
+    "values", [[[1.0], None], [[1.0, None]], [[1.0], [1.0, 2.0]], [[]], [[float("nan")]], [[1e300]], []]
+)
+def test_vectors_that_are_no_array_are_queries_one_by_one(values: list[Any]) -> None:
+    queries, _ = arrow.read_queries(as_stream(pa.table({"embedding": pa.array(values, pa.list_(pa.float64()))})))
+    assert isinstance(queries, list)
+    assert len(queries) == len(values)
 
 
 def with_runs(columns: dict[str, list[Any]]) -> pa.Table:
