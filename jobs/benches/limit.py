@@ -136,6 +136,9 @@ class Free(nn.Module):
 def main(arguments: Arguments) -> None:
     torch.set_num_threads(1)
     record, settings = Record(NAME), arguments.settings
+    for num_numbers, kind in itertools.product(arguments.widths, KINDS):
+        if kind.width(num_numbers) < 2:
+            print(f"{kind.name}, {num_numbers} numbers: left out, as a component would have fewer than 2", flush=True)
     for num_numbers, kind in left(arguments):
         began = time.monotonic()
         found = largest(partial(is_reached, kind, num_numbers, arguments=arguments), arguments.most)

@@ -4,10 +4,11 @@ Recipes for histories on Beauty, Toys and Sports of Amazon's reviews and on Movi
 `rails-ray train` trains them, without Ray: the best weights by MRR of the validation items; training reads neither
 these nor test items. Then HR@10 and NDCG@10 of the test items, all items ranked but those of the history. A recipe with
 `-wide` is the dot product of as many numbers as the mixture's; a mixture is compared with it by a paired bootstrap of
-the users' means over seeds.
+the users' means over seeds. With `--trials`, each recipe's temperature, learning rate and dropout are first chosen among
+as many drawn settings, the same for all recipes.
 
     python -m jobs.benches.public_tables [--sets amazon-beauty] [--recipes sasrec sasrec-mol sasrec-mol-wide]
-        [--seeds 0 1 2] [--state FOLDER] [--width D] [--epochs N]
+        [--seeds 0 1 2] [--state FOLDER] [--width D] [--epochs N] [--trials N]
     python -m jobs.benches.public_tables --only table
 
 A training that was cut off goes on from its last checkpoint under `--state`; what has ended is not repeated. A yes:
@@ -18,6 +19,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +31,7 @@ from rich.table import Table
 
 from jobs.benches.ml1m import order_of
 from jobs.benches.quality_measures import difference, quality_of
-from jobs.benches.record import Record, recorded
+from jobs.benches.record import Record, quiet, recorded
 from rails_ray.cli import rendering
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig, to_json
@@ -50,7 +52,12 @@ PUBLIC = {  # HR@10: SASRec with a sampled softmax, eSASRec, and HSTU as its cod
     "ml-1m": {"sasrec": 0.2929, "esasrec": 0.3133, "hstu": 0.3037},
 }
 WIDE = "-wide"
+ENCODERS: dict[str, dict[str, Any]] = {  # of the public settings, where they differ from the recipes'
+    "ml-1m": {"max_length": 200, "num_blocks": 2, "dropout": 0.1},
+}
+SWIGLU = {"amazon-toys": 1, "amazon-sports": 2}  # factors of eSASRec, likewise
 SAVE_EVERY_S = 60.0
+Values = dict[str, float]
 CHECKPOINT, RANKS = "checkpoint.safetensors", "ranks.npz"
 
 
@@ -62,6 +69,10 @@ class Arguments:
         state: folder of checkpoints and ranks.
         width: of embeddings and components; by default the recipe's.
         epochs: at most; by default the recipe's steps.
+        every: epochs between two validations; by default the recipe's steps.
+        patience: epochs without a better validation that end a training; with `every`.
+        trials: settings to choose among; without any, the recipe's.
+        trial_epochs: of each trial.
     """
 
     data: Path = Path("../shared/data")
@@ -71,7 +82,11 @@ class Arguments:
     seeds: tuple[int, ...] = (0, 1, 2)
     width: int = 0
     epochs: float = 0.0
-    only: Literal["all", "train", "compare", "table"] = "all"
+    every: float = 0.0
+    patience: float = 20.0
+    trials: int = 0
+    trial_epochs: float = 6.0
+    only: Literal["all", "tune", "train", "compare", "table"] = "all"
 
 
 @dataclass(frozen=True)
@@ -89,15 +104,27 @@ class Run:
         return f"{self.set}-{self.recipe}-{self.config.seed}-{hashlib.sha256(to_json(self.config)).hexdigest()[:8]}"
 
     @property
+    def width(self) -> int:
+        own: Any = self.config.family
+        width: int = own.encoder.width
+        return width
+
+    @property
     def facts(self) -> dict[str, Any]:
         own: Any = self.config.family
+        settings = to_json(replace(self.config, seed=0))
         return {
             "set": self.set,
             "recipe": self.recipe,
             "seed": self.config.seed,
             "run": self.name,
-            "width": own.encoder.width,
+            "settings": hashlib.sha256(settings).hexdigest()[:8],
+            "width": self.width,
             "numbers": own.numbers_of_item,
+            "temperature": own.similarity.temperature,
+            "learning_rate": self.config.training.learning_rate,
+            "dropout": own.encoder.dropout,
+            "item_dropout": own.encoder.item_dropout,
         }
 
     @property
@@ -107,12 +134,54 @@ class Run:
 
 def main(arguments: Arguments) -> None:
     record, console = Record(NAME), Console()
-    tasks = {"train": train_all, "compare": compare_all}
+    tasks = {"tune": tune_all, "train": train_all, "compare": compare_all}
     for name, task in tasks.items():
         if arguments.only in ("all", name):
             task(arguments, record, console)
     if arguments.only in ("all", "table"):
         console.print(table())
+
+
+def tune_all(arguments: Arguments, record: Record, console: Console) -> None:
+    """Trials of the first seed, each a row; those that are recorded already are not repeated."""
+    for run, read in runs(replace(arguments, seeds=arguments.seeds[:1])):
+        known = {row["number"]: row for row in trials_of(run.set, run.recipe, run.width)}
+        for number in (number for number in range(arguments.trials) if number not in known):
+            config = config_of(
+                run.recipe, run.set, read, run.config.seed, replace(arguments, epochs=arguments.trial_epochs), drawn(number)
+            )
+            family = DualEncoderTraining.of(config)
+            model = family.model()
+            features, step = model.item_features(read.item_inputs), family.training_step(model, in_one_process)
+            progress = train(
+                step,
+                family.sampler(model, read).batch,
+                config.training,
+                seed=[config.seed, 0],
+                report=quiet,
+                validate=partial(validation_mrr, model, features, read.queries["valid"]),
+            )
+            mrr = max(own.value for own in progress.validations)
+            facts = {"set": run.set, "recipe": run.recipe, "width": run.width, "number": number}
+            record.row(kind="trial", **facts, values=drawn(number), mrr=mrr)
+            console.print(facts, drawn(number), mrr)
+
+
+def drawn(number: int) -> Values:
+    """The settings of a trial."""
+    generator = np.random.default_rng([0, number])
+    return {
+        "temperature": round(float(np.exp(generator.uniform(*np.log([0.03, 0.15])))), 3),
+        "learning_rate": round(float(np.exp(generator.uniform(*np.log([3e-4, 2e-3])))), 5),
+        "dropout": float(generator.choice([0.1, 0.2, 0.3, 0.5])),
+        "item_dropout": float(generator.choice([0.0, 0.2, 0.4])),
+    }
+
+
+def trials_of(name: str, recipe: str, width: int) -> list[dict[str, Any]]:
+    """The recorded trials of a recipe on a data set."""
+    wanted = {"kind": "trial", "set": name, "recipe": recipe, "width": width}
+    return [row for row in recorded(NAME) if wanted.items() <= row.items()]
 
 
 def train_all(arguments: Arguments, record: Record, console: Console) -> None:
@@ -128,22 +197,38 @@ def runs(arguments: Arguments) -> Iterator[tuple[Run, DataSet]]:
         read = read_data(replace(by_name("sasrec"), data=DataConfig(folder=str(folder))), Storage("."))
         for seed in arguments.seeds:
             for recipe in arguments.recipes:
-                yield Run(name, recipe, config_of(recipe, read, seed, arguments), arguments.state), read
+                run = Run(name, recipe, config_of(recipe, name, read, seed, arguments, {}), arguments.state)
+                if arguments.trials and (trials := trials_of(name, recipe, run.width)):
+                    best = max(trials, key=lambda row: row["mrr"])["values"]
+                    run = replace(run, config=config_of(recipe, name, read, seed, arguments, best))
+                yield run, read
 
 
-def config_of(recipe: str, read: DataSet, seed: int, arguments: Arguments) -> RunConfig:
-    """A recipe, or the dot product of as many numbers as its mixture's, of a width and for so many epochs."""
+def config_of(
+    recipe: str, name: str, read: DataSet, seed: int, arguments: Arguments, values: Values
+) -> RunConfig:
+    """A recipe, or the dot product of as many numbers as its mixture's, with the settings of a data set and a trial."""
     config = by_name(recipe.removesuffix(WIDE))
     own: Any = config.family
-    training = config.training
+    fields = dict(ENCODERS.get(name, {}))
+    if getattr(own.encoder, "layers", "") == "ligr":
+        fields["swiglu_factor"] = SWIGLU.get(name, own.encoder.swiglu_factor)
+    fields |= {name: values[name] for name in ("dropout", "item_dropout") if name in values}
+    components = own.components
     if arguments.width:
-        config = config.with_family(
-            encoder=replace(own.encoder, width=arguments.width),
-            components=replace(own.components, width=arguments.width),
-        )
+        fields["width"] = arguments.width
+        components = replace(components, width=arguments.width)
+    similarity = replace(own.similarity, temperature=values.get("temperature", own.similarity.temperature))
+    config = config.with_family(
+        encoder=replace(own.encoder, **fields), components=components, similarity=similarity
+    )
+    training = replace(config.training, learning_rate=values.get("learning_rate", config.training.learning_rate))
+    per_epoch = len(read.queries["train"]) / training.batch_size
     if arguments.epochs:
-        steps = int(arguments.epochs * len(read.queries["train"]) / training.batch_size)
-        training = replace(training, num_steps=max(steps, 1))
+        training = replace(training, num_steps=max(int(arguments.epochs * per_epoch), 1))
+    if arguments.every:
+        every, patience = max(int(arguments.every * per_epoch), 1), round(arguments.patience / arguments.every)
+        training = replace(training, validate_every=every, patience=max(patience, 1))
     config = for_data(replace(config, name=recipe, seed=seed, training=training), read)
     if not recipe.endswith(WIDE):
         return config
@@ -221,13 +306,13 @@ def compare_all(arguments: Arguments, record: Record, console: Console) -> None:
 
 
 def table() -> Table:
-    """The last end of each seed, means over seeds, beside the public figure."""
-    ends = dict[tuple[str, str, int], dict[int, dict[str, Any]]]()
+    """The last end of each seed, means over the seeds of equal settings, beside the public figure."""
+    ends = dict[tuple[str, str, int, str], dict[int, dict[str, Any]]]()
     for row in recorded(NAME):
         if row.get("kind") == "end":
-            ends.setdefault((row["set"], row["recipe"], row["width"]), {})[row["seed"]] = row
+            ends.setdefault((row["set"], row["recipe"], row["width"], row["settings"]), {})[row["seed"]] = row
     shown = Table("data", "recipe", "width", "seeds", "HR@10", "NDCG@10", "public HR@10", "best epoch", "numbers")
-    for (name, recipe, width), of_seeds in sorted(ends.items()):
+    for (name, recipe, width, _), of_seeds in sorted(ends.items()):
         rows = list(of_seeds.values())
         means = [f"{np.mean([row[measure] for row in rows]):.4f}" for measure in ("hr@10", "ndcg@10")]
         public = PUBLIC.get(name, {}).get(recipe)

@@ -163,6 +163,8 @@ def train_cell(arguments: Arguments) -> None:
     facts = {**to_row(cell, settings), "epochs": epochs, "run": run, "numbers": own.numbers_of_item}
     home = arguments.state / run
     home.mkdir(parents=True, exist_ok=True)
+    if (home / RANKS).exists() and any(row.get("kind") == "cell" and row.get("run") == run for row in recorded(NAME)):
+        return  # it has ended
 
     @lru_cache(maxsize=1)  # the last point of a curve is its end
     def measured(model: DualEncoder, step: int) -> tuple[Quality, dict[str, float]]:

@@ -27,6 +27,8 @@ What is recorded is not repeated. A yes is a way that is level with `wide` or ah
 loss.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -45,7 +47,7 @@ from jobs.benches.quality_measures import Quality, quality_of
 from jobs.benches.quality_models import Cell, Settings, config_of, data_of
 from jobs.benches.record import Record, quiet, recorded
 from rails_ray.data.dataset import DataSet
-from rails_ray.families.config import RunConfig
+from rails_ray.families.config import RunConfig, to_json
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.training.evaluation.bootstrap import difference
@@ -105,7 +107,7 @@ class Arguments:
     data: Path = Path("../shared/data")
     state: Path = Path("quality-state")
     sets: tuple[str, ...] = ("scifact", "tldr", "wordnet")
-    encoders: tuple[str, ...] = ("towers",)
+    encoders: tuple[str, ...] = ("towers", "vectors")
     ways: tuple[str, ...] = tuple(WAYS)
     trials: int = 4
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -229,9 +231,15 @@ class Distillation:
 
 @torch.no_grad()
 def begin_as_parts(model: DualEncoder) -> None:
-    """Component p of a query and of an item are numbers p d to (p + 1) d of its vector, turned by one rotation."""
+    """Component p of a query and of an item are numbers p d to (p + 1) d of its vector, turned by one rotation.
+
+    Raises:
+        ValueError: if all components have more numbers than the vector.
+    """
     query, item = model.query_components.project, model.item_components.project
     width, generator = item.in_features, torch.Generator().manual_seed(0)
+    if (most := max(query.out_features, item.out_features)) > width:
+        raise ValueError(f"components must have at most the {width} numbers of a vector together, got {most}")
     turned = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q
     for layer in (query, item):
         layer.weight.copy_(turned[: layer.out_features])
@@ -279,21 +287,34 @@ def drawn(way: Way, number: int) -> Values:
 
 
 def best_of(task: Task) -> Values:
-    best: dict[str, Any] = max(task.rows("trial"), key=lambda row: row["mrr"])
+    """The settings of the trial with the best MRR on validation.
+
+    Raises:
+        ValueError: if there is no trial.
+    """
+    trials = task.rows("trial")
+    if not trials:
+        raise ValueError(f"--ways must have {task.way} among them until it has a trial on {task.set}, got none")
+    best: dict[str, Any] = max(trials, key=lambda row: row["mrr"])
     values: Values = best["values"]
     return values
 
 
 def place_of(task: Task, seed: int) -> Path:
-    """NDCG@10 of each test query."""
-    return task.arguments.state / NAME / f"{task.set}-{task.encoder}-{task.way}-{seed}.npy"
+    """NDCG@10 of each test query. Other settings are another file."""
+    best = best_of(task)
+    settings = to_json(task.config(best, EPOCHS[task.set], seed)) + json.dumps([task.way, best], sort_keys=True).encode()
+    digest = hashlib.sha256(settings).hexdigest()[:8]
+    return task.arguments.state / NAME / f"{task.set}-{task.encoder}-{task.way}-{seed}-{digest}.npy"
 
 
 def compared(task: Task) -> dict[str, Any] | None:
     """The difference to `wide` over the seeds that both have, with the p of a gain and of a loss."""
     other = replace(task, way="wide")
+    if task.way == "wide" or not other.rows("trial"):
+        return None
     both = [seed for seed in task.arguments.seeds if place_of(task, seed).exists() and place_of(other, seed).exists()]
-    if task.way == "wide" or not both:
+    if not both:
         return None
     own, wide = (np.mean([np.load(place_of(one, seed)) for seed in both], axis=0) for one in (task, other))
     gain, loss = difference(own, wide), difference(wide, own)

@@ -147,12 +147,18 @@ def rows_of(
         on_valid = [measured(run, read, "valid").row["ndcg@10"] for run in runs]
         yield {
             "kind": f"gate of {', '.join(inputs)}",
-            "num_parameters": sum(own.numel() for own in runs[0].parameters() if own.requires_grad),
+            "num_parameters": num_of_gates(runs[0]),  # without the temperature's, which scores do not read
             "cpu_seconds": round((time.process_time() - started) / len(runs), 1),
             "valid_ndcg@10": round(float(np.mean(on_valid)), 4),
             "of_seeds": [round(own.row["ndcg@10"], 4) for own in found],
             **row_of(found, against),
         }
+
+
+def num_of_gates(model: DualEncoder) -> int:
+    """Parameters of the gates."""
+    parts = (model.query_components.gate, model.item_components.gate, model.similarity)
+    return sum(own.numel() for part in parts if part is not None for own in part.parameters())
 
 
 def row_of(found: list[Quality], against: Quality) -> dict[str, Any]:

@@ -172,8 +172,8 @@ def _facts(facts: Mapping[str, Any], title: str) -> Table:
         table.add_row("density", f"{own['density']:.2%} of all pairs of a {who} and an item")
         ties = f"{own['num_ties']:,} ties, which decide {own['num_tied_tests']:,} of {queries['test']:,} test items"
         table.add_row("their order", f"by {own['sorted_by']}, then by row: {ties}")
-        seen = f"{own['num_repeats']:,} interactions and {own['num_seen_tests']:,} test items have an item again"
-        table.add_row("repeats", f"{seen}; {own['num_duplicates']:,} duplicates")
+        seen = f"{own['num_repeats']:,} interactions and {own['num_seen_tests']:,} test items repeat an earlier item"
+        table.add_row("repeats", f"{seen} of their history; {own['num_duplicates']:,} duplicates")
     else:
         table.add_row("relevance", f"{relevance['pairs']:,} pairs of a query and an item")
         table.add_row("items of a query", _quantiles(relevance["items_per_query"]))
@@ -290,6 +290,9 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
             found.append(remark(own["seen_items"], "test"))
     if any(own["name"] == "baseline-bm25" for own in report["baselines"]) and not _has_encoder(report):
         found.append("what a pretrained encoder finds is shown with --encoder.pretrained MODEL, the folder of one")
+    mixture = next((name for name, own in report["recipes"].items() if own["fits"] and name.endswith("-mol")), None)
+    if mixture is not None and report["compared"] is None and not report["problems"]:
+        found.append(f"--compare {mixture} trains it and a dot product of as many numbers, and says which finds more")
     for own in (report["times"] or {}).values():
         if own is not None:
             found.append(

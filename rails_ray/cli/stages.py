@@ -111,7 +111,7 @@ class Train(OfRecipe):
     """Train a model by a recipe and store it as a run. Options change the recipe's fields.
 
     Args:
-        advise: Train a mixture and a dot product of as many numbers for a tenth of the steps at the end, at most 200,
+        advise: At the end, train a mixture and a dot product of as many numbers for a tenth of the steps, 200 at most,
             and say which finds more. The run is stored before.
     """
 

@@ -99,8 +99,8 @@ class TrainingFamily(ServedFamily):
             num_relevant = len(queries.relevant.rows)
             if queries.excluded is not None and num_relevant and queries.num_seen_relevant == num_relevant:
                 raise ValueError(
-                    f"split {split} must ask for an item outside of its query's history, got {num_relevant:,} that are "
-                    "all inside, where no answer holds them: --no-exclude-seen allows them"
+                    f"split {split} must ask for an item outside of its query's history, got {num_relevant:,}, all "
+                    "inside; answers leave out what a history holds: --no-exclude-seen lets it in"
                 )
 
     def remarks(self, read: DataSet) -> list[str]:

@@ -69,7 +69,34 @@ def test_a_training_that_is_cut_off_ends_as_if_it_had_not_been(
     assert {**again, "seconds": 0, "execution": ""} == {**whole, "seconds": 0, "execution": ""}
 
 
+@pytest.mark.long
+def test_trials_are_equal_and_the_best_is_trained(arguments: Arguments) -> None:
+    tried = replace(arguments, trials=2, trial_epochs=2.0, every=4.0, patience=8.0)
+    main(replace(tried, only="tune"))
+    main(replace(tried, only="tune"))  # repeats nothing
+    trials = [row for row in recorded(public_tables.NAME) if row.get("kind") == "trial"]
+    assert [(row["recipe"], row["number"]) for row in trials] == [
+        (recipe, number) for recipe in arguments.recipes for number in range(2)
+    ]
+    assert trials[0]["values"] == trials[2]["values"] == public_tables.drawn(0)
+    for run, _ in runs(tried):
+        best = max((row for row in trials if row["recipe"] == run.recipe), key=lambda row: row["mrr"])["values"]
+        family = run.config.family
+        assert family.similarity.temperature == best["temperature"]
+        assert run.config.training.learning_rate == best["learning_rate"]
+        assert (family.encoder.dropout, family.encoder.item_dropout) == (best["dropout"], best["item_dropout"])
+        assert run.config.training.patience == 2
+
+
+def test_settings_of_a_data_set_are_the_public_ones(arguments: Arguments) -> None:
+    [(_, read)] = list(runs(replace(arguments, recipes=("esasrec",))))
+    for name, factor in (("amazon-toys", 1), ("amazon-sports", 2), ("amazon-beauty", 4), ("ml-1m", 4)):
+        encoder = config_of("esasrec", name, read, 0, arguments, {}).family.encoder
+        assert encoder.swiglu_factor == factor
+        assert (encoder.max_length, encoder.num_blocks) == ((200, 2) if name == "ml-1m" else (50, 1))
+
+
 def test_only_a_mixture_has_a_dot_product_of_as_many_numbers(arguments: Arguments) -> None:
     [(_, read)] = list(runs(replace(arguments, recipes=("sasrec",))))
     with pytest.raises(ValueError, match="a recipe with -wide must be of a mixture, got sasrec-wide"):
-        config_of("sasrec-wide", read, 0, arguments)
+        config_of("sasrec-wide", "walks", read, 0, arguments, {})

@@ -52,6 +52,10 @@ def test_general_recipes_count_positions_from_the_newest_item_and_end_by_patienc
         assert config.family.encoder.positions_from == "newest"
         assert config.training.schedule == "constant"
         assert config.training.patience > 0
+        encoder = config.family.encoder
+        assert (encoder.width, encoder.max_length, encoder.dropout, encoder.item_dropout) == (64, 50, 0.2, 0.2)
+        assert (config.training.learning_rate, config.training.batch_size) == (1e-3, 128)
+        assert config.family.negatives == UniformNegatives(num_items=2048)
 
 
 def test_short_recipes_of_movielens_are_what_was_measured() -> None:

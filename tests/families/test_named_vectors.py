@@ -201,7 +201,15 @@ def test_items_are_added_from_a_request_from_a_folder_and_from_memory(tmp_path: 
         changing.add(storage, items_in(version.version, [given("none", embeddings={"title": [0.0] * 4})]))
 
 
-def test_the_recipe_trains_the_gate_alone() -> None:
+def test_gates_and_the_temperature_of_cutoffs_are_all_that_is_trained(tmp_path: Path) -> None:
+    config = replace(small_named_config(), data=DataConfig(folder=str(write_named_data(tmp_path))))
+    family = DualEncoderTraining.of(for_data(config, read_data(config, Storage(str(tmp_path)))))
+    trained = {name for name, own in family.model().named_parameters() if own.requires_grad}
+    assert trained
+    assert {name for name in trained if "gate" not in name and not name.startswith("temperature")} == set()
+
+
+def test_the_recipe_makes_no_components() -> None:
     family = vectors_gated("folder").family
     assert family.components.queries == family.components.items == "given"
     assert family.num_components == (2, 2)

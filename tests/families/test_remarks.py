@@ -61,7 +61,7 @@ def test_histories_longer_than_the_window_are_told_once(tmp_path: Path, caplog: 
         fit(piece, Given(read=read, storage=Storage(str(tmp_path)), run="one"))
     of_rails = [record.getMessage() for record in caplog.records if record.name.startswith("rails_ray")]
     assert of_rails == [
-        f"encoder.max_length 4 is less than the items of {num_longer} of {len(read.queries['train'])} histories: "
+        f"{num_longer} of {len(read.queries['train'])} histories have more than the 4 items of encoder.max_length: "
         "training reads a window of each, and a query its newest items"
     ]
 

@@ -233,7 +233,7 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
     else:
         users = np.flatnonzero(histories.lengths >= SHORTEST_TESTED)
     if not len(users):
-        what = "2 interactions to train on" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
+        what = "2 interactions, or 4, to train on" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
         raise ValueError(
             f"{file} must hold a user with {what}, got {histories.lengths.max(initial=0)} at most: of 3 or more, the "
             "last 2 are for test and valid"
@@ -287,8 +287,8 @@ def _note_ties(sources: Sources, read: SequenceData) -> None:
     if read.num_tied_tests:
         mend = "a column 'position' can say" if read.sorted_by == "timestamp" else "positions that differ can say"
         sources.note(
-            f"interactions: the last two of {read.num_tied_tests:,} of {len(read.queries['test']):,} users have the "
-            f"same {read.sorted_by}, so that the order of the rows decides which of them the test asks for: {mend}"
+            f"interactions: the last two of {read.num_tied_tests:,} of {len(read.queries['test']):,} users have one "
+            f"{read.sorted_by}, so that the order of the rows decides which of the two is the test item: {mend}"
         )
 
 

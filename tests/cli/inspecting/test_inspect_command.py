@@ -199,7 +199,7 @@ def test_ties_everywhere_and_duplicates_are_remarked(tmp_path: Path, capsys: pyt
     assert main(["inspect", str(folder), "--no-timing"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "note: interactions: column 'timestamp' is read as milliseconds, by its size" in text
-    assert "the last two of 30 of 30 users have the same timestamp, so that the order of the rows decides" in text
+    assert "the last two of 30 of 30 users have one timestamp, so that the order of the rows decides" in text
     assert "each user has a single timestamp, so that the order of the rows is all that orders a history" in text
     assert "ties, which decide 30 of 30 test items" in text
     num_repeats = looked(folder)["facts"]["history"]["histories"]["num_repeats"]
@@ -216,8 +216,8 @@ def test_held_out_items_that_are_all_in_their_histories(
     items[:, place] = items[:, place - 1]
     change(folder, "interactions", lambda found: found.set_column(1, "item_id", pa.array(items.ravel())))
     sentence = (
-        f"split {split} must ask for an item outside of its query's history, got 50 that are all inside, where no "
-        "answer holds them: --no-exclude-seen allows them"
+        f"split {split} must ask for an item outside of its query's history, got 50, all inside; answers leave out "
+        "what a history holds: --no-exclude-seen lets it in"
     )
     found = looked(folder)
     assert found["recipes"]["ml1m-sasrec"] == {"fits": False, "why": sentence}

@@ -184,7 +184,7 @@ GOOD = {
         (
             "interactions",
             {"user_id": ["a", "a", "a", "b"], "item_id": [10, 11, 12, 10], "position": [0, 0, 0, 0]},
-            r"/interactions\.parquet must hold a user with 2 interactions to train on, got 3 at most: of 3",
+            r"/interactions\.parquet must hold a user with 2 interactions, or 4, to train on, got 3 at most: of 3",
         ),
         (
             "interactions",
@@ -349,16 +349,39 @@ def test_ties_that_the_order_of_rows_decides_are_counted(tmp_path: Path) -> None
     HistoryForm().read(sources)
     [note] = sources.notes
     assert note == (
-        "interactions: the last two of 1 of 2 users have the same timestamp, so that the order of the rows decides "
-        "which of them the test asks for: a column 'position' can say"
+        "interactions: the last two of 1 of 2 users have one timestamp, so that the order of the rows decides "
+        "which of the two is the test item: a column 'position' can say"
     )
     interactions["position"] = interactions.pop("timestamp")
     write(storage, interactions=interactions)
     sources = Sources(str(storage))
     HistoryForm().read(sources)
     [note] = sources.notes
-    assert "1 of 2 users have the same position, so" in note
+    assert "1 of 2 users have one position, so" in note
     assert note.endswith(": positions that differ can say")
+
+
+def test_ties_between_files_go_by_the_names_of_the_files(tmp_path: Path) -> None:
+    folder = tmp_path / "interactions"
+    folder.mkdir()
+    for name, rows in (("b", [12, 13]), ("a", [10, 11])):
+        table = {"user_id": ["a"] * 2, "item_id": rows, "timestamp": [7, 7]}
+        pq.write_table(pa.table(table), folder / f"{name}.parquet")
+    pq.write_table(pa.table(GOOD["items"]), tmp_path / "items.parquet")
+    read = HistoryForm().read(Sources(str(tmp_path)))
+    assert read.item_ids.take(read.histories.rows) == [10, 11, 12, 13]
+    assert read.num_tied_tests == 1
+
+
+@pytest.mark.parametrize(("largest", "is_said"), [(10**11, False), (10**11 + 1, True)])
+def test_numbers_above_1e11_are_milliseconds(largest: int, is_said: bool, tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    times = [largest - own for own in (3, 2, 1, 0, 0)]
+    write(storage, interactions={**GOOD["interactions"], "timestamp": times}, items=GOOD["items"])
+    sources = Sources(str(storage))
+    read = HistoryForm().read(sources)
+    assert ("interactions: column 'timestamp' is read as milliseconds, by its size" in sources.notes) == is_said
+    assert read.histories.times.max() == (largest // 1000 if is_said else largest)
 
 
 @tried(40)

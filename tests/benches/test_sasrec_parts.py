@@ -1,0 +1,39 @@
+"""The sketch of the public SASRec: attention over sinks is attention over padding at the beginning."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm, relu
+
+from jobs.benches.sasrec_parts import Options, Parts
+
+WIDTH, LENGTH = 4, 6
+
+
+@pytest.mark.parametrize("history", [[2], [1, 3, 2], [4, 0, 1, 1, 3, 2]])
+def test_the_block_equals_the_loops_over_a_padded_history(history: list[int]) -> None:
+    torch.manual_seed(0)
+    model = Parts(Options(width=WIDTH, length=LENGTH), num_items=5).eval()
+    num = len(history)
+    found = model(torch.tensor([history]), torch.tensor([num]))[0]
+    inputs = [torch.zeros(WIDTH)] * (LENGTH - num)
+    inputs += [model.embeddings.weight[row] + model.positions.weight[num - 1 - at] for at, row in enumerate(history)]
+    for place in range(LENGTH - num, LENGTH):
+        normed = layer_norm(inputs[place], (WIDTH,))
+        weights = [
+            math.exp(float(model.queries(normed) @ model.keys(read)) / math.sqrt(WIDTH)) for read in inputs[: place + 1]
+        ]
+        summed = torch.zeros(WIDTH)
+        for weight, read in zip(weights, inputs, strict=False):
+            summed = summed + weight / sum(weights) * model.values(read)
+        again = layer_norm(normed + model.mixed(summed), (WIDTH,))
+        expected = layer_norm(again + model.second(relu(model.first(again))), (WIDTH,))
+        assert torch.allclose(found[place - LENGTH + num], expected, atol=1e-5)
+
+
+def test_cosines_are_at_most_1_over_the_temperature() -> None:
+    model = Parts(Options(width=WIDTH, length=LENGTH, scores="cosines", temperature=0.2), num_items=5).eval()
+    scores = model(torch.tensor([[1, 2, 3]]), torch.tensor([3])) @ model.compared().T
+    assert scores.abs().max() <= 5.0 + 1e-4
+    assert model.compared(torch.tensor([4])).norm() == pytest.approx(1.0, abs=1e-5)
