@@ -55,6 +55,7 @@ class Options:
         dropout: of inputs, attention and layers; and of the items' numbers, `item_dropout`.
         deviation: standard deviation of the first embeddings; 0 for Xavier's, of all matrices.
         temperature: of cosines.
+        negative_share: of the batch's negatives, which each position is compared with; which ones is drawn.
         every: epochs between two validations.
     """
 
@@ -70,6 +71,7 @@ class Options:
     dropout: float = 0.2
     item_dropout: float = 0.2
     num_negatives: int = 2048
+    negative_share: float = 1.0
     batch_size: int = 128
     learning_rate: float = 1e-3
     epochs: int = 100
@@ -179,6 +181,8 @@ def loss_of(model: Parts, histories: list[NDArray[np.int64]], negatives: Int[Ten
     own = (query * model.compared(answer)).sum(dim=1, keepdim=True)
     others = query @ model.compared(negatives).T
     others = others.masked_fill(negatives == answer[:, None], HIDDEN)
+    if (share := model.options.negative_share) < 1:
+        others = others.masked_fill(torch.rand_like(others) >= share, HIDDEN)
     return F.cross_entropy(torch.cat([own, others], dim=1), torch.zeros(len(query), dtype=torch.int64))
 
 
