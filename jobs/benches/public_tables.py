@@ -4,8 +4,8 @@ Recipes for histories on Beauty, Toys and Sports of Amazon's reviews and on Movi
 `rails-ray train` trains them, without Ray: the best weights by MRR of the validation items; training reads neither
 these nor test items. Then HR@10 and NDCG@10 of the test items, all items ranked but those of the history. A recipe with
 `-wide` is the dot product of as many numbers as the mixture's; a mixture is compared with it by a paired bootstrap of
-the users' means over seeds. With `--trials`, each recipe's temperature, learning rate and dropout are first chosen among
-as many drawn settings, the same for all recipes.
+the users' means over seeds. With `--trials`, each recipe's temperature, learning rate and dropout are first chosen
+among as many drawn settings, the same for all recipes.
 
     python -m jobs.benches.public_tables [--sets amazon-beauty] [--recipes sasrec sasrec-mol sasrec-mol-wide]
         [--seeds 0 1 2] [--state FOLDER] [--width D] [--epochs N] [--trials N]
@@ -55,7 +55,7 @@ WIDE = "-wide"
 ENCODERS: dict[str, dict[str, Any]] = {  # of the public settings, where they differ from the recipes'
     "ml-1m": {"max_length": 200, "num_blocks": 2, "dropout": 0.1},
 }
-SWIGLU = {"amazon-toys": 1, "amazon-sports": 2}  # factors of eSASRec, likewise
+SWIGLU = {"amazon-toys": 1, "amazon-sports": 2}  # factors of eSASRec, where they differ
 SAVE_EVERY_S = 60.0
 Values = dict[str, float]
 CHECKPOINT, RANKS = "checkpoint.safetensors", "ranks.npz"
@@ -144,12 +144,13 @@ def main(arguments: Arguments) -> None:
 
 def tune_all(arguments: Arguments, record: Record, console: Console) -> None:
     """Trials of the first seed, each a row; those that are recorded already are not repeated."""
+    if not arguments.trials:
+        return
+    short = replace(arguments, epochs=arguments.trial_epochs)
     for run, read in runs(replace(arguments, seeds=arguments.seeds[:1])):
-        known = {row["number"]: row for row in trials_of(run.set, run.recipe, run.width)}
+        known = {row["number"] for row in trials_of(run, arguments)}
         for number in (number for number in range(arguments.trials) if number not in known):
-            config = config_of(
-                run.recipe, run.set, read, run.config.seed, replace(arguments, epochs=arguments.trial_epochs), drawn(number)
-            )
+            config = config_of(run.recipe, run.set, read, run.config.seed, short, drawn(number))
             family = DualEncoderTraining.of(config)
             model = family.model()
             features, step = model.item_features(read.item_inputs), family.training_step(model, in_one_process)
@@ -161,8 +162,10 @@ def tune_all(arguments: Arguments, record: Record, console: Console) -> None:
                 report=quiet,
                 validate=partial(validation_mrr, model, features, read.queries["valid"]),
             )
-            mrr = max(own.value for own in progress.validations)
-            facts = {"set": run.set, "recipe": run.recipe, "width": run.width, "number": number}
+            mrr = max((own.value for own in progress.validations), default=None)
+            if mrr is None:
+                mrr = validation_mrr(model.eval(), features, read.queries["valid"])
+            facts = {**tried(run, arguments), "number": number}
             record.row(kind="trial", **facts, values=drawn(number), mrr=mrr)
             console.print(facts, drawn(number), mrr)
 
@@ -178,10 +181,16 @@ def drawn(number: int) -> Values:
     }
 
 
-def trials_of(name: str, recipe: str, width: int) -> list[dict[str, Any]]:
-    """The recorded trials of a recipe on a data set."""
-    wanted = {"kind": "trial", "set": name, "recipe": recipe, "width": width}
-    return [row for row in recorded(NAME) if wanted.items() <= row.items()]
+def tried(run: Run, arguments: Arguments) -> dict[str, Any]:
+    """Describe the trials that a run chooses among."""
+    return {"set": run.set, "recipe": run.recipe, "width": run.width, "epochs": arguments.trial_epochs}
+
+
+def trials_of(run: Run, arguments: Arguments) -> list[dict[str, Any]]:
+    """The recorded trials of a run, as many as all recipes have."""
+    wanted = {"kind": "trial", **tried(run, arguments)}
+    rows = [row for row in recorded(NAME) if wanted.items() <= row.items()]
+    return [row for row in rows if row["number"] < arguments.trials]
 
 
 def train_all(arguments: Arguments, record: Record, console: Console) -> None:
@@ -198,30 +207,26 @@ def runs(arguments: Arguments) -> Iterator[tuple[Run, DataSet]]:
         for seed in arguments.seeds:
             for recipe in arguments.recipes:
                 run = Run(name, recipe, config_of(recipe, name, read, seed, arguments, {}), arguments.state)
-                if arguments.trials and (trials := trials_of(name, recipe, run.width)):
+                if trials := trials_of(run, arguments):
                     best = max(trials, key=lambda row: row["mrr"])["values"]
                     run = replace(run, config=config_of(recipe, name, read, seed, arguments, best))
                 yield run, read
 
 
-def config_of(
-    recipe: str, name: str, read: DataSet, seed: int, arguments: Arguments, values: Values
-) -> RunConfig:
+def config_of(recipe: str, name: str, read: DataSet, seed: int, arguments: Arguments, values: Values) -> RunConfig:
     """A recipe, or the dot product of as many numbers as its mixture's, with the settings of a data set and a trial."""
     config = by_name(recipe.removesuffix(WIDE))
     own: Any = config.family
     fields = dict(ENCODERS.get(name, {}))
     if getattr(own.encoder, "layers", "") == "ligr":
         fields["swiglu_factor"] = SWIGLU.get(name, own.encoder.swiglu_factor)
-    fields |= {name: values[name] for name in ("dropout", "item_dropout") if name in values}
+    fields |= {field: values[field] for field in ("dropout", "item_dropout") if field in values}
     components = own.components
     if arguments.width:
         fields["width"] = arguments.width
         components = replace(components, width=arguments.width)
     similarity = replace(own.similarity, temperature=values.get("temperature", own.similarity.temperature))
-    config = config.with_family(
-        encoder=replace(own.encoder, **fields), components=components, similarity=similarity
-    )
+    config = config.with_family(encoder=replace(own.encoder, **fields), components=components, similarity=similarity)
     training = replace(config.training, learning_rate=values.get("learning_rate", config.training.learning_rate))
     per_epoch = len(read.queries["train"]) / training.batch_size
     if arguments.epochs:
@@ -310,7 +315,7 @@ def table() -> Table:
     ends = dict[tuple[str, str, int, str], dict[int, dict[str, Any]]]()
     for row in recorded(NAME):
         if row.get("kind") == "end":
-            ends.setdefault((row["set"], row["recipe"], row["width"], row["settings"]), {})[row["seed"]] = row
+            ends.setdefault((row["set"], row["recipe"], row["width"], row.get("settings", "")), {})[row["seed"]] = row
     shown = Table("data", "recipe", "width", "seeds", "HR@10", "NDCG@10", "public HR@10", "best epoch", "numbers")
     for (name, recipe, width, _), of_seeds in sorted(ends.items()):
         rows = list(of_seeds.values())

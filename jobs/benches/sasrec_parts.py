@@ -55,7 +55,7 @@ class Options:
         dropout: of inputs, attention and layers; and of the items' numbers, `item_dropout`.
         deviation: standard deviation of the first embeddings; 0 for Xavier's, of all matrices.
         temperature: of cosines.
-        negative_share: of the batch's negatives, which each position is compared with; which ones is drawn.
+        negative_share: share of the batch's negatives that each position is compared with, drawn for each.
         every: epochs between two validations.
     """
 

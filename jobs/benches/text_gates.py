@@ -303,8 +303,9 @@ def best_of(task: Task) -> Values:
 def place_of(task: Task, seed: int) -> Path:
     """NDCG@10 of each test query. Other settings are another file."""
     best = best_of(task)
-    settings = to_json(task.config(best, EPOCHS[task.set], seed)) + json.dumps([task.way, best], sort_keys=True).encode()
-    digest = hashlib.sha256(settings).hexdigest()[:8]
+    settings = to_json(task.config(best, EPOCHS[task.set], seed))
+    of_way = json.dumps([task.way, best], sort_keys=True).encode()
+    digest = hashlib.sha256(settings + of_way).hexdigest()[:8]
     return task.arguments.state / NAME / f"{task.set}-{task.encoder}-{task.way}-{seed}-{digest}.npy"
 
 

@@ -156,9 +156,10 @@ def rows_of(
 
 
 def num_of_gates(model: DualEncoder) -> int:
-    """Parameters of the gates."""
+    """Parameters of the gates that are trained."""
     parts = (model.query_components.gate, model.item_components.gate, model.similarity)
-    return sum(own.numel() for part in parts if part is not None for own in part.parameters())
+    own = [parameter for part in parts if part is not None for parameter in part.parameters()]
+    return sum(parameter.numel() for parameter in own if parameter.requires_grad)
 
 
 def row_of(found: list[Quality], against: Quality) -> dict[str, Any]:

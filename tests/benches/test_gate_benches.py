@@ -94,10 +94,10 @@ VALUES = {"temperature": 0.05, "learning_rate": 1e-3}
 def test_the_decay_of_gates_is_the_sum_of_their_squares(task: Task) -> None:
     model = DualEncoderTraining.of(task.config(VALUES, 1.0)).model()
     gates = (model.query_components.gate, model.item_components.gate, model.similarity)
-    numbers = [float(number) for gate in gates for own in gate.parameters() for number in own.flatten()]
+    numbers = [number for gate in gates for own in gate.parameters() for number in own.flatten().tolist()]
     decayed = GateDecay(model, 0.5)
     compared: Any = None
-    assert float(decayed(compared)) == pytest.approx(0.5 * sum(number**2 for number in numbers), rel=1e-4)
+    assert float(decayed(compared).detach()) == pytest.approx(0.5 * sum(number**2 for number in numbers), rel=1e-4)
 
 
 def test_distillation_is_the_distance_of_two_distributions(task: Task) -> None:
@@ -106,7 +106,8 @@ def test_distillation_is_the_distance_of_two_distributions(task: Task) -> None:
     model, teacher = (DualEncoderTraining.of(config).model().eval() for _ in range(2))
     for own in teacher.parameters():
         own.requires_grad_(False).mul_(1.1)
-    features = [model.query_features(task.read.queries["train"].head(5).inputs), model.item_features(task.read.item_inputs)]
+    inputs = task.read.queries["train"].head(5).inputs
+    features = [model.query_features(inputs), model.item_features(task.read.item_inputs)]
     batch = SimpleNamespace(queries=features[0], items=features[1])
     compared: Any = SimpleNamespace(
         batch=batch, query=model.encode_queries(features[0]), items=model.encode_items(features[1])
@@ -120,10 +121,11 @@ def test_distillation_is_the_distance_of_two_distributions(task: Task) -> None:
     expected = 0.0
     for line, other in zip(own.double().softmax(dim=1).tolist(), taught.double().softmax(dim=1).tolist(), strict=True):
         expected += sum(p * math.log(p / q) for q, p in zip(line, other, strict=True)) / 5
-    assert float(found) == pytest.approx(2.0 * expected, rel=1e-3, abs=1e-6)
-    assert float(Distillation(model, model, 2.0, 0.05)(compared)) == pytest.approx(0.0, abs=1e-5)
+    assert float(found.detach()) == pytest.approx(2.0 * expected, rel=1e-3, abs=1e-6)
+    assert float(Distillation(model, model, 2.0, 0.05)(compared).detach()) == pytest.approx(0.0, abs=1e-5)
 
 
+@torch.no_grad()
 def test_components_begin_as_parts_of_a_turned_vector() -> None:
     """So the sum of the component logits, each times its lengths, is the inner product of the vectors."""
     project = [torch.nn.Linear(8, 8) for _ in range(2)]
@@ -139,7 +141,7 @@ def test_components_begin_as_parts_of_a_turned_vector() -> None:
 
 
 def test_a_way_without_a_trial_is_refused_in_a_sentence(task: Task) -> None:
-    with pytest.raises(ValueError, match="--ways must have mixture among them until it has a trial on scifact, got none"):
+    with pytest.raises(ValueError, match="--ways must have mixture among them until it has a trial on scifact, got"):
         text_gates.best_of(task)
     record = Record(text_gates.NAME)
     for number, mrr in enumerate((0.2, 0.4, 0.3)):

@@ -2,15 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import layer_norm, relu
 
-from jobs.benches.sasrec_parts import Options, Parts
+from jobs.benches.sasrec_parts import Options, Parts, loss_of
 
 WIDTH, LENGTH = 4, 6
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("history", [[2], [1, 3, 2], [4, 0, 1, 1, 3, 2]])
 def test_the_block_equals_the_loops_over_a_padded_history(history: list[int]) -> None:
     torch.manual_seed(0)
@@ -32,8 +34,19 @@ def test_the_block_equals_the_loops_over_a_padded_history(history: list[int]) ->
         assert torch.allclose(found[place - LENGTH + num], expected, atol=1e-5)
 
 
+@torch.no_grad()
 def test_cosines_are_at_most_1_over_the_temperature() -> None:
     model = Parts(Options(width=WIDTH, length=LENGTH, scores="cosines", temperature=0.2), num_items=5).eval()
     scores = model(torch.tensor([[1, 2, 3]]), torch.tensor([3])) @ model.compared().T
     assert scores.abs().max() <= 5.0 + 1e-4
-    assert model.compared(torch.tensor([4])).norm() == pytest.approx(1.0, abs=1e-5)
+    assert float(model.compared(torch.tensor([4])).norm()) == pytest.approx(1.0, abs=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_position_is_compared_with_a_share_of_the_negatives(share: float) -> None:
+    """All items score alike, so that the loss is the logarithm of how many a position is compared with."""
+    model = Parts(Options(width=WIDTH, length=LENGTH, negative_share=share), num_items=3000).eval()
+    model.embeddings.weight.zero_()
+    found = loss_of(model, [np.array([1, 2, 3])] * 50, torch.arange(1000, 3000))
+    assert math.exp(float(found)) == pytest.approx(1 + 2000 * share, rel=0.01)

@@ -37,13 +37,18 @@ def test_more_negatives_than_items(tmp_path: Path) -> None:
     assert DualEncoderTraining.of(fitting).remarks(read) == []
 
 
-def test_a_mixture_over_texts_of_ones_own(tmp_path: Path) -> None:
+def test_a_mixture_over_texts_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, read = of_data(
         small_config().with_family(negatives=UniformNegatives(num_items=4)), write_text_data(tmp_path)
     )
     assert config.family.similarity.kind == "mixture_of_logits"
     [sentence] = DualEncoderTraining.of(config).remarks(read)
     assert sentence.endswith("train a dot product too, such as text-dot")
+    by_table = replace(config, data=DataConfig(items=f"{tmp_path}/items.parquet"))
+    assert DualEncoderTraining.of(by_table).remarks(read) == [sentence]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(config.family.encoder), "is_frozen", True)
+        assert DualEncoderTraining.of(config).remarks(read) == []
     packaged = replace(config, data=DataConfig())
     assert DualEncoderTraining.of(packaged).remarks(read) == []
     dot = config.with_family(similarity=DotProductConfig())

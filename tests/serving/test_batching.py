@@ -11,6 +11,7 @@ from rails_ray.schema.responses import CertificateResult, Coverage, QueryResult,
 from rails_ray.serving.batching import MOST_QUERIES, Batches
 from rails_ray.serving.deadlines import ends_at
 from rails_ray.serving.engine import Answered
+from rails_ray.serving.vector_queries import VectorQueries, search_of
 
 EXACT = CertificateResult(is_exact=True, gap=0.0, reason=None)
 OPEN = CertificateResult(is_exact=False, gap=0.5, reason=None)
@@ -78,6 +79,34 @@ def test_the_first_starts_at_once_and_the_others_go_on_together() -> None:
     server, answers = served(asked("a"), asked("b", "c"), asked("d"))
     assert server.sizes == [1, 3]
     assert [texts_of(answer) for answer in answers] == [["a"], ["b", "c"], ["d"]]
+
+
+def test_vectors_of_several_requests_are_one_array() -> None:
+    seen = list[Any]()
+
+    class OfVectors(Server):
+        async def search(self, request: SearchRequest) -> Answered:
+            seen.append(request.queries)
+            texts = [{"text": str(number)} for number in range(len(request.queries))]
+            return await super().search(SearchRequest.model_validate({"queries": texts}))
+
+    def by_vectors(*numbers: float) -> SearchRequest:
+        return search_of({"queries": [{"embedding": [number, 1.0]} for number in numbers]})
+
+    async def run() -> list[Answered]:
+        server = OfVectors()
+        batches = Batches(server.search, 100_000)
+        tasks = [asyncio.create_task(batches.search(by_vectors(*own))) for own in ([1.0], [2.0], [3.0, 4.0])]
+        await turns()
+        server.may_answer.set()
+        return await asyncio.gather(*tasks)
+
+    answers = asyncio.run(run())
+    assert [len(list(answer.results)) for answer in answers] == [1, 1, 2]
+    first, together = seen
+    assert isinstance(first, VectorQueries)
+    assert isinstance(together, VectorQueries)
+    assert together.array.tolist() == [[2.0, 1.0], [3.0, 1.0], [4.0, 1.0]]
 
 
 def test_each_answer_is_exact_by_its_own_lists() -> None:

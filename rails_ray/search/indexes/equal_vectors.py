@@ -3,10 +3,11 @@
 Many copies of one vector fill all links of a graph's node with each other, so that no walk leaves them and none from
 elsewhere meets them, however wide its beam. So a vector is linked once, and its items are listed again in each answer.
 
-Where at least half of the vectors are distinct, copies are nodes without links, and nodes have the numbers of items: so
-memory holds one array of vectors for the graph and for the items. Where fewer are, the graph holds distinct ones alone.
+In fp32 the items' vectors and the graph's can be one array in memory if nodes have the numbers of items. So copies are
+nodes without links, unless the room for these links is more than that of the distinct vectors. Then, and in other
+storage, the graph holds distinct vectors alone.
 
-Axes: X items, U distinct vectors, b lines (queries), n places of a list.
+Axes: X items, U distinct vectors, d width of a vector, b lines (queries), n places of a list.
 """
 
 import hashlib
@@ -53,18 +54,19 @@ class DistinctVectors:
 
 
 def with_copies(index: Any, node_of: Rows) -> bytes:
-    """Add the items whose vectors an earlier one equals to a graph, if they are at most half of all: as nodes without
-    links, so that nodes have the numbers of items. What follows the graph in its file comes out.
+    """Add copies to a graph, as nodes without links at the rows of their items, where that saves memory. Return what
+    follows the graph in its file. A copy gets the bits of the first: -0 becomes 0, or 0 becomes -0.
 
     Args:
         index: graph of FAISS, of distinct vectors [U] in the order of their first items.
         node_of: the number of each item's vector in it [X].
     """
-    num_items, num_distinct = len(node_of), int(index.ntotal)
-    if num_items > 2 * num_distinct:
-        return node_of.tobytes()
     faiss = faiss_library()
     stored, graph = faiss.downcast_index(index.storage), index.hnsw
+    num_items, num_distinct = len(node_of), int(index.ntotal)
+    num_links, num_numbers = (num_items - num_distinct) * graph.nb_neighbors(0), num_distinct * index.d
+    if num_links > num_numbers or not isinstance(stored, faiss.IndexFlat):
+        return node_of.tobytes()
     firsts = np.unique(node_of, return_index=True)[1]
     copies = np.setdiff1d(np.arange(num_items), firsts)
     codes = faiss.rev_swig_ptr(stored.codes.data(), stored.codes.size()).reshape(num_distinct, -1)

@@ -99,7 +99,8 @@ def read_queries(body: bytes) -> tuple[list[dict[str, Any]] | VectorQueries, byt
         size = f"{table.num_rows} rows of {table.num_columns} columns"
         raise _unreadable(f"the body must have a column and at most {MOST_ROWS} rows, got {size}")
     rest = (table.schema.metadata or {}).get(SEARCH, b"{}")
-    vectors = _vectors(table["embedding"]) if names == ["embedding"] else None
+    is_plain = b"ARROW:extension:name" not in (table.schema.field(0).metadata or {})
+    vectors = _vectors(table["embedding"]) if names == ["embedding"] and is_plain else None
     if vectors is not None:
         return vectors, rest
     columns = _columns(table)
@@ -113,7 +114,7 @@ def _vectors(column: pa.ChunkedArray) -> VectorQueries | None:
     if not plain_values.is_list(lists.type) or not pa.types.is_floating(lists.type.value_type) or lists.null_count:
         return None
     numbers, widths = lists.flatten(), pc.unique(pc.list_value_length(lists))
-    if numbers.null_count or len(widths) != 1:
+    if numbers.null_count or len(widths) != 1 or not len(numbers):
         return None
     return VectorQueries.given(np.array(numbers_in(numbers)).reshape(len(lists), widths[0].as_py()))
 

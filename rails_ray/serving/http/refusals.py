@@ -91,7 +91,7 @@ def reads(reader: Reader) -> Callable[[Endpoint], Endpoint]:
     with them directly: FastAPI's way takes longer than a small search.
 
     Args:
-        reader: raises pydantic's ValidationError if they are wrong.
+        reader: makes the request of the body's fields; raises pydantic's ValidationError if they are wrong.
     """
 
     def marked(endpoint: Endpoint) -> Endpoint:

@@ -112,6 +112,23 @@ def test_that_an_encoder_can_be_tried_is_said_where_texts_are(tmp_path: Path) ->
     assert sentence not in remarks(looked(write_sequence_data(tmp_path / "histories")))
 
 
+def test_how_to_compare_a_mixture_is_said_where_one_fits(tmp_path: Path) -> None:
+    sentence = "--compare {} trains it and a dot product of as many numbers, and says which finds more"
+    found = {
+        name: [own for own in remarks(looked(folder)) if own.startswith("--compare")]
+        for name, folder in (
+            ("texts", write_text_data(tmp_path / "texts")),
+            ("histories", write_sequence_data(tmp_path / "histories")),
+        )
+    }
+    assert found["texts"] == [sentence.format("text-mol")]
+    [of_histories] = found["histories"]
+    assert of_histories.endswith("says which finds more")
+    report = looked(tmp_path / "histories")
+    for changed in ({"compared": {"sentence": "said"}}, {"problems": ["one"]}):
+        assert of_histories not in remarks({**report, **changed})
+
+
 @pytest.mark.parametrize("form", ["data that are read as history", "items alone"])
 def test_an_encoder_needs_texts_and_queries(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_sequence_data(tmp_path / "data") if "history" in form else write_text_data(tmp_path / "data")

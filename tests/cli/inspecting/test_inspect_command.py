@@ -53,8 +53,8 @@ def test_a_mixture_is_compared_before_training(
     assert found["sentence"].startswith("mixture or dot product: after 3 of 3,780 steps each, HR@10 on 30 validation")
     assert found["num_queries"] == 30
     for recipe, got in (
-        ("ml1m-sasrec", "a recipe with a mixture of components that are trained, in full numbers, got ml1m-sasrec"),
-        ("vectors-gated", "in full numbers, got vectors-gated"),
+        ("ml1m-sasrec", "a recipe with a mixture of trained components, stored as floats, got ml1m-sasrec"),
+        ("vectors-gated", "stored as floats, got vectors-gated"),
         ("text-mol", "a recipe that fits the data, got text-mol: the data lack"),
         ("nope", "recipe must be one of"),
     ):
