@@ -56,7 +56,7 @@ def inspect(
     """
     if compared is not None and _family(compared).as_dot_product() is None:  # raises if there is no such recipe
         raise ValueError(
-            "--compare must name a recipe with a mixture of trained components, stored as floats, got {compared}"
+            f"--compare must name a recipe with a mixture of trained components, stored as floats, got {compared}"
         )
 
     def step(number: int) -> None:
