@@ -45,7 +45,7 @@ UNIT = 2.0**-24  # relative error of one rounded operation in float32
 
 def first_vector(num_bytes: int, num_items: int, width: int) -> int:
     """The byte of a file at which flat or hnsw has its vectors in fp32: at the end. They are read where they lie,
-    fastest at a multiple of 64. What follows the vectors that a graph shares with the items is whole lines of 64 bytes."""
+    fastest at a multiple of 64. What follows those that a graph shares with the items is whole lines of 64 bytes."""
     return num_bytes - 4 * num_items * width
 
 
