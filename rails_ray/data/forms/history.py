@@ -233,7 +233,7 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
     else:
         users = np.flatnonzero(histories.lengths >= SHORTEST_TESTED)
     if not len(users):
-        what = "2 interactions, or 4 or more, to train on" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
+        what = "2 or at least 4 interactions" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
         raise ValueError(
             f"{file} must hold a user with {what}, got {histories.lengths.max(initial=0)} at most: of 3 or more, the "
             "last 2 are for test and valid"

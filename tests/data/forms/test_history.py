@@ -184,7 +184,7 @@ GOOD = {
         (
             "interactions",
             {"user_id": ["a", "a", "a", "b"], "item_id": [10, 11, 12, 10], "position": [0, 0, 0, 0]},
-            r"/interactions\.parquet must hold a user with 2 interactions, or 4 or more, to train on, got 3 at most: of 3",
+            r"/interactions\.parquet must hold a user with 2 or at least 4 interactions, got 3 at most: of 3",
         ),
         (
             "interactions",
