@@ -8,7 +8,7 @@ the users' means over seeds. With `--trials`, each recipe's temperature, learnin
 among as many drawn settings, the same for all recipes.
 
     python -m jobs.benches.public_tables [--sets amazon-beauty] [--recipes sasrec sasrec-mol sasrec-mol-wide]
-        [--seeds 0 1 2] [--state FOLDER] [--width D] [--epochs N] [--trials N]
+        [--seeds 0 1 2] [--state FOLDER] [--width D] [--epochs N] [--trials N] [--device cuda]
     python -m jobs.benches.public_tables --only table
 
 A training that was cut off goes on from its last checkpoint under `--state`; what has ended is not repeated. A yes:
@@ -17,9 +17,8 @@ HR@10 within 0.002 of the public figure, which is that of eSASRec's authors (Rec
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,8 +40,8 @@ from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
 from rails_ray.storage.filesystem import Storage
 from rails_ray.training.evaluation.report import validation_mrr
-from rails_ray.training.loop import train
-from rails_ray.training.step import in_one_process
+from rails_ray.training.loop import Progress, train
+from rails_ray.training.step import TrainingStep, in_one_process
 
 NAME = "public_tables"
 PUBLIC = {  # HR@10: SASRec with a sampled softmax, eSASRec, and HSTU as its code was run by the same authors
@@ -86,6 +85,7 @@ class Arguments:
     patience: float = 20.0
     trials: int = 0
     trial_epochs: float = 6.0
+    device: str = "cpu"
     only: Literal["all", "tune", "train", "compare", "table"] = "all"
 
 
@@ -151,20 +151,12 @@ def tune_all(arguments: Arguments, record: Record, console: Console) -> None:
         known = {row["number"] for row in trials_of(run, arguments)}
         for number in (number for number in range(arguments.trials) if number not in known):
             config = config_of(run.recipe, run.set, read, run.config.seed, short, drawn(number))
-            family = DualEncoderTraining.of(config)
-            model = family.model()
-            features, step = model.item_features(read.item_inputs), family.training_step(model, in_one_process)
-            progress = train(
-                step,
-                family.sampler(model, read).batch,
-                config.training,
-                seed=[config.seed, 0],
-                report=quiet,
-                validate=partial(validation_mrr, model, features, read.queries["valid"]),
-            )
+            fitting = Fitting.of(config, read, arguments.device)
+            progress = fitting.run(report=quiet)
             mrr = max((own.value for own in progress.validations), default=None)
             if mrr is None:
-                mrr = validation_mrr(model.eval(), features, read.queries["valid"])
+                fitting.step.eval()
+                mrr = fitting.validated()
             facts = {**tried(run, arguments), "number": number}
             record.row(kind="trial", **facts, values=drawn(number), mrr=mrr)
             console.print(facts, drawn(number), mrr)
@@ -196,7 +188,7 @@ def trials_of(run: Run, arguments: Arguments) -> list[dict[str, Any]]:
 def train_all(arguments: Arguments, record: Record, console: Console) -> None:
     for run, read in runs(arguments):
         if not run.has_ended:
-            trained(run, read, record, console)
+            trained(run, read, arguments.device, record, console)
 
 
 def runs(arguments: Arguments) -> Iterator[tuple[Run, DataSet]]:
@@ -243,14 +235,51 @@ def config_of(recipe: str, name: str, read: DataSet, seed: int, arguments: Argum
     return wide
 
 
-def trained(run: Run, read: DataSet, record: Record, console: Console) -> None:
+@dataclass(frozen=True)
+class Fitting:
+    """A model to train, on its device."""
+
+    config: RunConfig
+    read: DataSet
+    model: DualEncoder
+    step: TrainingStep
+    batch: Callable[[int], Any]
+
+    @staticmethod
+    def of(config: RunConfig, read: DataSet, device: str) -> "Fitting":
+        family = DualEncoderTraining.of(config)
+        model = family.model()
+        step = family.training_step(model.to(device), in_one_process).to(device)
+        return Fitting(config, read, model, step, family.sampler(model, read).batch)
+
+    def validated(self) -> float:
+        """MRR of the validation items."""
+        return validation_mrr(self.model, self.model.item_features(self.read.item_inputs), self.read.queries["valid"])
+
+    def run(self, report: Callable[[int, float], None], **checkpoints: Any) -> Progress:
+        """Train to the end, and keep the best weights.
+
+        Args:
+            checkpoints: arguments of `train` that begin from one and save others.
+        """
+        seed = [self.config.seed, 0]
+        return train(
+            self.step,
+            self.batch,
+            self.config.training,
+            seed=seed,
+            report=report,
+            validate=self.validated,
+            **checkpoints,
+        )
+
+
+def trained(run: Run, read: DataSet, device: str, record: Record, console: Console) -> None:
     """Train, from the last checkpoint on if there is one, and record what the best weights find."""
     config, home = run.config, run.home / run.name
     home.mkdir(parents=True, exist_ok=True)
-    family, place = DualEncoderTraining.of(config), home / CHECKPOINT
-    model = family.model()
-    step = family.training_step(model, in_one_process)
-    features, saved = model.item_features(read.item_inputs), [time.monotonic()]
+    place, saved = home / CHECKPOINT, [time.monotonic()]
+    fitting = Fitting.of(config, read, device)
 
     def save(data: bytes) -> None:
         (home / "checkpoint.new").write_bytes(data)
@@ -258,22 +287,17 @@ def trained(run: Run, read: DataSet, record: Record, console: Console) -> None:
         saved[0] = time.monotonic()
 
     with rendering.bar(console, run.name) as on_progress:
-        progress = train(
-            step,
-            family.sampler(model, read).batch,
-            config.training,
-            seed=[config.seed, 0],
-            report=lambda done, loss: on_progress(done, config.training.num_steps, f"loss {loss:.3f}"),
-            validate=lambda: validation_mrr(model, features, read.queries["valid"]),
+        progress = fitting.run(
+            lambda done, loss: on_progress(done, config.training.num_steps, f"loss {loss:.3f}"),
             checkpoint=place.read_bytes() if place.exists() else None,
             save=save,
             is_due=lambda: time.monotonic() - saved[0] > SAVE_EVERY_S,
         )
-    tested(run, model, read, progress, record, console)
+    tested(run, fitting.model.eval(), read, progress, record, console)
     place.unlink(missing_ok=True)
 
 
-def tested(run: Run, model: DualEncoder, read: DataSet, progress: Any, record: Record, console: Console) -> None:
+def tested(run: Run, model: DualEncoder, read: DataSet, progress: Progress, record: Record, console: Console) -> None:
     features = model.item_features(read.item_inputs)
     found, on_valid = (quality_of(model, features, read.queries[split]) for split in ("test", "valid"))
     best = max(progress.validations, key=lambda own: own.value, default=None)

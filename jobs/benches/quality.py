@@ -6,7 +6,7 @@ of the test queries over the whole corpus, items of the history left out; traini
 of a query by the exact scan and by the cheapest method that finds .99 of its 100 best. The difference to both dot
 products has a paired bootstrap over queries.
 
-    python -m jobs.benches.quality all                                   every cell of CELLS: trials, training, searches
+    python -m jobs.benches.quality all             every cell of CELLS: trials, training, searches; then OTHERS
     python -m jobs.benches.quality tune  --cell.data ml-1m --cell.encoder sasrec --cell.similarity mol
     python -m jobs.benches.quality train --cell.data ml-1m --cell.encoder sasrec --cell.similarity mol
     python -m jobs.benches.quality search | compare | groups | table
@@ -25,8 +25,9 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ from jobs.benches.ml1m import order_of
 from jobs.benches.quality_groups import groups, properties_of
 from jobs.benches.quality_measures import Quality, difference, over_seeds, quality_of, times_of
 from jobs.benches.quality_models import (
+    HISTORIES,
     Cell,
     Settings,
     SimilarityName,
@@ -66,15 +68,16 @@ WEIGHTS = "weights.safetensors"
 SAVE_EVERY_S = 120.0
 TABLE_WIDTH = 160
 CELLS = [(data, encoder) for data in ("scifact", "tldr") for encoder in ("towers", "transformer", "vectors")]
-CELLS += [(data, encoder) for data in ("amazon-beauty", "ml-1m") for encoder in ("sasrec", "hstu")]
-EPOCHS = {"scifact": 60.0, "tldr": 20.0, "amazon-beauty": 30.0, "ml-1m": 100.0}
+CELLS += [(data, encoder) for data in HISTORIES for encoder in ("sasrec", "esasrec", "hstu")]
+OTHERS = ("public_tables", "vectors_gated", "text_gates", "limit")  # benches of mixtures that `all` runs at its end
+EPOCHS = {"scifact": 60.0, "tldr": 20.0, "ml-1m": 100.0}  # 30 elsewhere
 BATCHES = {"scifact": 64, "tldr": 256}  # pairs of a step; 32 histories elsewhere
 SIMILARITIES: tuple[SimilarityName, ...] = (
     "mol",
     "dot",
     "wide",
 )  # in the order of their trials: `wide` is as wide as mol
-TRIED = {"ml-1m": 0.05, "amazon-beauty": 0.1}  # of the epochs, in a trial; .2 elsewhere
+TRIED = {**dict.fromkeys(HISTORIES, 0.1), "ml-1m": 0.05}  # of the epochs, in a trial; .2 elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +103,7 @@ class Arguments:
     device: str = "cpu"
 
     def epochs_of(self, cell: Cell) -> float:
-        return self.epochs or EPOCHS[cell.data]
+        return self.epochs or EPOCHS.get(cell.data, 30.0)
 
 
 def main(arguments: Arguments) -> None:
@@ -119,6 +122,11 @@ def run_all(arguments: Arguments) -> None:
             train_cell(replace(arguments, cell=cell))
     for task in (search, compare, compare_groups, table):
         task(arguments)
+    for name in OTHERS:
+        bench = import_module(f"jobs.benches.{name}")
+        known = {field.name for field in fields(bench.Arguments)}
+        given = {own: getattr(arguments, own) for own in ("data", "state", "device") if own in known}
+        bench.main(bench.Arguments(**given))
 
 
 def tune(arguments: Arguments) -> None:

@@ -36,7 +36,7 @@ SimilarityName = Literal["dot", "wide", "mol"]
 Gates = Literal["all", "sides"]
 WIDTHS = (32, 64, 128, 256, 512)
 NUM_USERS = 2**14  # rows that the 6,040 or 22,363 users of a data set share
-HISTORIES = {"ml-1m": 200, "amazon-beauty": 50}  # data sets of histories, and T
+HISTORIES = {"ml-1m": 200, "amazon-beauty": 50, "amazon-toys": 50, "amazon-sports": 50}  # data of histories, and T
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Settings:
 @dataclass(frozen=True)
 class Cell:
     """
-    encoder: sasrec, hstu; towers, transformer; vectors.
+    encoder: sasrec, esasrec, hstu; towers, transformer; vectors.
     user: whether the user is a component of the mixture.
     gates: what the mixture's gates read: all that the paper's do, or the query and the item without the logits.
     activation: between the two layers of w in the mixture's gates.
@@ -156,6 +156,7 @@ def mixture(cell: Cell, settings: Settings) -> MixtureOfLogitsConfig:
 def _base(cell: Cell) -> RunConfig:
     encoders: dict[str, Any] = {
         "sasrec": lambda: SasrecConfig(width=50, max_length=HISTORIES[cell.data]),
+        "esasrec": lambda: SasrecConfig(width=50, max_length=HISTORIES[cell.data], layers="ligr"),
         "hstu": lambda: HstuConfig(width=50, num_blocks=8, num_heads=2, max_length=HISTORIES[cell.data]),
         "towers": lambda: TwoTowerConfig(width=128, hidden=256, num_buckets=2**18),
         "transformer": TransformerConfig,

@@ -12,6 +12,7 @@ from jobs.benches import quality, quality_rows
 from jobs.benches.quality import fitting
 from jobs.benches.quality_measures import difference
 from jobs.benches.quality_models import Cell, Settings, config_of, to_row
+from jobs.benches.record import recorded
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
@@ -94,3 +95,38 @@ def test_groups_of_queries_are_not_looked_for_among_vectors(monkeypatch: pytest.
     monkeypatch.setattr(quality, "Record", lambda name: SimpleNamespace(row=lambda **row: rows.append(row)))
     quality.compare_groups(quality.Arguments(task="groups", data=Path("nowhere")))
     assert not rows
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> quality.Arguments:
+    write_sequence_data(tmp_path / "walks")
+    monkeypatch.setattr("jobs.benches.record.RESULTS", tmp_path / "results")
+    monkeypatch.setattr("jobs.benches.quality_models.HISTORIES", {"walks": 8})
+    cell, settings = Cell("walks", "esasrec", "dot"), Settings(width=16, num_negatives=8)
+    return quality.Arguments(
+        "train", cell=cell, data=tmp_path, state=tmp_path / "state", epochs=4.0, settings=settings, curve=2
+    )
+
+
+@pytest.mark.long
+def test_a_cell_that_has_ended_is_not_trained_again(arguments: quality.Arguments) -> None:
+    quality.main(arguments)
+    quality.main(arguments)
+    [row] = [row for row in recorded(quality.NAME) if row.get("kind") == "cell"]
+    assert row["encoder"] == "esasrec"
+    quality.main(replace(arguments, epochs=5.0))
+    assert len([row for row in recorded(quality.NAME) if row.get("kind") == "cell"]) == 2
+
+
+def test_all_runs_the_other_benches_of_mixtures(
+    arguments: quality.Arguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = list[tuple[str, Any]]()
+    monkeypatch.setattr(quality, "CELLS", [])
+    for name in quality.OTHERS:
+        monkeypatch.setattr(f"jobs.benches.{name}.main", lambda own, name=name: called.append((name, own)))
+    quality.main(replace(arguments, task="all", device="cuda"))
+    assert [name for name, _ in called] == list(quality.OTHERS)
+    tables, vectors, texts, _ = (own for _, own in called)
+    assert (tables.data, tables.device) == (arguments.data, "cuda")
+    assert vectors.state == texts.state == arguments.state
