@@ -91,8 +91,8 @@ def test_a_job_that_breaks_off_says_so_in_its_last_line_and_shows_where(
 
 
 GOES_ON = {
-    "train": "the same command with --run, its name, and --resume goes on from the last checkpoint",
-    "encode": "the same command with --version and its name makes the parts that are missing",
+    "train": "the same command with --resume --run NAME, the name of the run, goes on from the last checkpoint",
+    "encode": "the same command with --version NAME, the name of the version, encodes the parts that are missing",
     "relevance": "the same command with the same --name scores the blocks that are missing",
     "publish": "run it again",
 }

@@ -37,9 +37,9 @@ class ExcludesSeen:
     """The options of commands that read queries, which may be histories.
 
     Args:
-        exclude_seen: Answers pass over the items of a query's history. If left out: as the run or version says, if
-            there is one, and otherwise they do.
-        no_exclude_seen: Answers may hold the items of a query's history, as a session's that comes back to an item.
+        exclude_seen: Keep the items of a query's history out of its answer. With neither option: as the run or
+            version says; where there is none, they are kept out.
+        no_exclude_seen: Let an answer hold items of the query's history, as for sessions that come back to an item.
     """
 
     exclude_seen: Annotated[bool, tyro.conf.FlagCreatePairsOff, EITHER] = False

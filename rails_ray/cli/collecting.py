@@ -67,7 +67,10 @@ class CollectGarbage(Stored):
                 out.print(f"deleted: {done.num_files:,} files, {decimal(done.size_bytes)}", highlight=False)
                 if not done.is_complete:
                     num_left = len(found.files) - done.num_files
-                    out.print(f"a change waited: run it again for {num_left:,} files more", highlight=False)
+                    out.print(
+                        f"stopped early, as a change was waiting: run it again to delete {num_left:,} more files",
+                        highlight=False,
+                    )
         facts |= {
             "num_files": len(found.files),
             "size_bytes": found.size_bytes,

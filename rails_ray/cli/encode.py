@@ -234,7 +234,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
             kinds = [kind for kind, config in made.items() if name in {own.name for own in fields(config)}]
             if value is not None and self.index not in kinds:
                 named, got = f"--{option.replace('_', '-')}", self.index or "none"
-                raise ValueError(f"{named} must stand beside --index {' or '.join(kinds)}, got {got}")
+                raise ValueError(f"{named} must be given with --index {' or '.join(kinds)}, got {got}")
             if value is not None:
                 given[name] = value
         return None if self.index is None else made[self.index](**given)
@@ -249,7 +249,7 @@ class Encode(AllowsCode, Stored, ExcludesSeen):
         for option in ("reads", "width"):
             if given[option] is not None and self.surrogate in (None, "none"):
                 got = self.surrogate or "none"
-                raise ValueError(f"--surrogate-{option} must stand beside --surrogate ridge or mlp, got {got}")
+                raise ValueError(f"--surrogate-{option} must be given with --surrogate ridge or mlp, got {got}")
         return {name: value for name, value in given.items() if value is not None}
 
     def sizes(self) -> tuple[int, int] | None:

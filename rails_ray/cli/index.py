@@ -113,8 +113,8 @@ class DiffVersions(AllowsCode, Stored):
         first: A version.
         second: Another version. If left out: the current one.
         k: Length of the lists that --max-churn judges; churn of lists of 10 and 100 is measured too.
-        max_churn: Exit with 1 if the share of the k best items that are others, a mean over queries, is larger than
-            this, or cannot be measured.
+        max_churn: Exit with 1 if more than this share of a query's k best items differs between the versions, on
+            average, or if that cannot be measured.
         json: Print JSON alone.
     """
 

@@ -289,10 +289,16 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
         if own["seen_items"] is not None and own["seen_items"]["allowed"] is not None:
             found.append(remark(own["seen_items"], "test"))
     if any(own["name"] == "baseline-bm25" for own in report["baselines"]) and not _has_encoder(report):
-        found.append("what a pretrained encoder finds is shown with --encoder.pretrained MODEL, the folder of one")
+        found.append(
+            "--encoder.pretrained MODEL measures a pretrained encoder too: MODEL is the folder of a model of "
+            "sentence-transformers"
+        )
     mixture = next((name for name, own in report["recipes"].items() if own["fits"] and name.endswith("-mol")), None)
     if mixture is not None and report["compared"] is None and not report["problems"]:
-        found.append(f"--compare {mixture} trains it and a dot product of as many numbers, and says which finds more")
+        found.append(
+            f"--compare {mixture} trains that recipe and a dot product of as many numbers, both for a few steps, and "
+            "says which finds more"
+        )
     for own in (report["times"] or {}).values():
         if own is not None:
             found.append(
@@ -301,7 +307,7 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
             )
             break
     if report["ignored"] and report["problems"]:
-        found.append(f"no table of a data set: {', '.join(report['ignored'])}")
+        found.append(f"files that belong to no table, perhaps misnamed: {', '.join(report['ignored'])}")
     return found
 
 
@@ -348,7 +354,10 @@ def _of_histories(own: Mapping[str, Any]) -> list[str]:
     if num_single:
         found.append(f"{num_single:,} {who}s have 1 interaction: they neither train nor test")
     if own["num_ties"] and own["num_ties"] == own["interactions"] - own["users"]:
-        found.append(f"each {who} has a single {column}, so that the order of the rows is all that orders a history")
+        found.append(
+            f"all interactions of a {who} have the same {column}, so that only the order of the rows orders a "
+            f"history: give each {who}'s interactions different values of {column}"
+        )
     if own["num_duplicates"]:
         found.append(
             f"{own['num_duplicates']:,} interactions have {who}, item and {column} of an earlier one: leave them out, "

@@ -16,7 +16,8 @@ class NewKey:
     """Make an API key: on stdout the line for a server's file of keys, on stderr the key, which nothing stores.
 
     Args:
-        scope: What the key opens: search for all requests of clients, admin for the API's description beside them.
+        scope: Requests that the key may make. search: those of clients; admin: also changes of items, metrics and the
+            description of the API.
         rate: Requests a second that it may make of each router. If left out: any number.
     """
 

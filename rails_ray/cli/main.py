@@ -60,9 +60,9 @@ COMMANDS = {  # each in a module of `rails_ray.cli`, which is imported when the 
     "inspect": "inspect.InspectData",
 }
 RESUMED = {  # how a command goes on that a signal has ended
-    "train": "the same command with --run, its name, and --resume goes on from the last checkpoint",
-    "encode": "the same command with --version and its name makes the parts that are missing",
-    "pipeline": "the same command with --run, its name, and --resume goes on from the last checkpoint",
+    "train": "the same command with --resume --run NAME, the name of the run, goes on from the last checkpoint",
+    "encode": "the same command with --version NAME, the name of the version, encodes the parts that are missing",
+    "pipeline": "the same command with --resume --run NAME, the name of the run, goes on from the last checkpoint",
     "relevance": "the same command with the same --name scores the blocks that are missing",
 }
 WITH_RECIPE = ("train", "pipeline")

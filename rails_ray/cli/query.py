@@ -101,7 +101,10 @@ class Query(AllowsCode):
         from rails_ray.cli import rendering
 
         if not (self.texts or self.user_id or self.history or self.features or self.embedding or self.embeddings):
-            raise ValueError("give at least 1 query, got none")
+            raise ValueError(
+                "at least 1 query must be given, got none: give a text, or --user-id, --history, --features, "
+                "--embedding or --embeddings"
+            )
         facts, search, explain = self._here() if self.local else self._at_url()
         names, queries = zip(*self.queries(facts["query"]), strict=True)
         cutoff = None if self.cutoff is None else named_cutoff(self.cutoff)
@@ -177,7 +180,7 @@ class Query(AllowsCode):
         """
         if self.calls is None:
             if self.deadline_ms is not None or self.rounds != 1:
-                raise ValueError("--deadline-ms and --rounds must stand beside --calls, got none")
+                raise ValueError("--deadline-ms and --rounds must be given with --calls, got no --calls")
             return {}
         if self.cutoff is not None:
             raise ValueError(f"--cutoff must be left out beside --calls, got {self.cutoff[0]}")

@@ -65,7 +65,7 @@ class TrainRanker:
         for kind, names in OPTIONS.items():
             for name in names:
                 if kind != self.kind and getattr(self, name) != getattr(usual, name):
-                    raise ValueError(f"--{name} must stand beside --kind {kind}, got {self.kind}")
+                    raise ValueError(f"--{name} must be given with --kind {kind}, got {self.kind}")
 
     def _cross_encoder(self) -> dict[str, Any]:
         from rails_ray.cli import rendering

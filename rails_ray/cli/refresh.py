@@ -24,8 +24,8 @@ class Refresh(AllowsCode, Stored):
         folder: Data whose items to add. If left out: the version's data.
         items: File, folder or pattern of the items alone, in place of --folder.
         zero_vectors: What becomes of items with a vector of zeros. refuse: nothing is added; keep: they are found last.
-        max_churn: Keep the former version if the share of the k best items that would be others, a mean over
-            validation queries, is larger than this, or cannot be measured.
+        max_churn: Keep the former version if more than this share of a query's k best items would change, on average
+            over validation queries, or if that cannot be measured.
         k: Length of the lists that --max-churn judges.
         recalibrate_beyond: Calibrate the new version, before --max-churn judges it, where more than this share of the
             items has changed since the calibration was made, and the version's data have queries for it. None: never.

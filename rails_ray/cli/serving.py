@@ -129,7 +129,7 @@ class Serve(AllowsCode, Stored):
             return
         if self.workers != 1:
             raise ValueError(
-                f"--workers must stand beside --single, got {self.workers} alone: take --replicas, or add it"
+                f"--workers must be given with --single, got {self.workers} alone: add --single, or take --replicas"
             )
         load("serve", on_cluster=not self.print_config)
         from rails_ray.on_ray.environment import ray_address, set_profile
@@ -143,8 +143,9 @@ class Serve(AllowsCode, Stored):
         is_own_cluster = not self.print_config and ray_address() is None
         if is_production and not self.print_config and not is_own_cluster:
             raise ValueError(
-                "profile production must be set on all machines before Ray starts, got a cluster that runs "
-                "(RAY_ADDRESS): set the variables that --print-config prints there, and deploy what it prints"
+                "profile production must be set on all machines before Ray starts, got a running cluster "
+                "(RAY_ADDRESS): set the variables that --print-config prints on all machines, and give its config to "
+                "`serve deploy`"
             )
         check_port_number(self.port)
         ports = self._ports()
@@ -256,7 +257,9 @@ class Serve(AllowsCode, Stored):
         }
         for name, is_given in given.items():
             if is_given:
-                raise ValueError(f"--single must be without Ray, got {name} beside it: leave one of them out")
+                raise ValueError(
+                    f"--single serves without Ray and must be without {name}, got both: leave one of them out"
+                )
 
     def _ports(self) -> "ProxyPorts":
         """Raises:
@@ -316,7 +319,7 @@ def check_folder(ranker: RankerConfig) -> None:
     ValueError: for a folder of no ranker.
     """
     if ranker.folder and not ranker.path:
-        raise ValueError(f"--ranker.folder must stand beside --ranker.path, got {ranker.folder} alone")
+        raise ValueError(f"--ranker.folder must be given with --ranker.path, got {ranker.folder} alone")
 
 
 def cutoff_of(given: tuple[str, float] | None) -> Any:

@@ -52,7 +52,7 @@ class Tune(AllowsCode, Stored, ExcludesSeen):
             return self._tune_search(self.target_recall)
         if self.k is not None or self.dry_run:
             given = "--dry-run" if self.k is None else f"--k {self.k}"
-            raise ValueError(f"--target-recall must stand beside --k or --dry-run, got {given} alone")
+            raise ValueError(f"--k and --dry-run must be given with --target-recall, got {given} alone")
         with out.status("loading torch"):
             from rails_ray.cli import rendering
             from rails_ray.cli.tuning import tune_cutoffs

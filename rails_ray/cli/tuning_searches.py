@@ -72,15 +72,16 @@ class SearchTuning:
         """Sentences on what was not reached."""
         found, nearest = list[str](), self.choice.nearest
         if nearest is not None and (self.chosen is None or self.chosen.method == USUAL):
-            none = "none reaches" if self.chosen is None else "none that is faster reaches"
+            none = "no search reaches" if self.chosen is None else "no search faster than brute_force reaches"
             found.append(
-                f"{none} a recall of {self.target_recall:g} with its lower bound; nearest: {described(nearest)}, "
-                f"recall {nearest.recall:.4f} ({nearest.low:.4f} to {nearest.high:.4f})"
+                f"{none} a recall of {self.target_recall:g} by the lower end of its interval; nearest: "
+                f"{described(nearest)}, recall {nearest.recall:.4f} ({nearest.low:.4f} to {nearest.high:.4f})"
             )
             if self.num_queries < self.num_needed:
                 found.append(
-                    f"{self.num_needed:,} queries or more can show a recall of {self.target_recall:g} of a method that "
-                    f"may miss an item, got {self.num_queries:,}"
+                    f"at least {self.num_needed:,} queries must be measured to show a recall of "
+                    f"{self.target_recall:g} of a method that may miss an item, got {self.num_queries:,}: lower "
+                    "--target-recall, or take more queries"
                 )
         return found
 

@@ -106,7 +106,10 @@ def fitted(scores: NDArray[np.floating]) -> Background:
     total = mean * (1 - mean) / variance - 1
     a, b = float(mean * total), float((1 - mean) * total)
     if min(a, b) < 0.5:
-        raise ValueError(f"scores must spread so that a and b are at least 0.5, got a = {a:.3g}, b = {b:.3g}")
+        raise ValueError(
+            "scores must not crowd at -1 and 1, so that a beta distribution fits with a and b of at least 0.5, got a "
+            f"= {a:.3g}, b = {b:.3g}: take another background"
+        )
     return Background(a, b)
 
 

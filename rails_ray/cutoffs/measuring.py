@@ -72,9 +72,9 @@ def drift(measured: Sequence[Measured]) -> str | None:
         return None
     worst = max(off, key=lambda one: abs(one.coverage - one.nominal))
     return (
-        f"coverage must be as calibrated, {worst.nominal:g}, got {worst.coverage:.4f} "
-        f"({worst.low_both:.4f} to {worst.high_both:.4f}) on {worst.num_queries} queries: calibrate on newer ones with "
-        "`rails-ray calibrate`"
+        f"coverage {worst.nominal:g} must keep that share of the relevant items, got {worst.coverage:.4f} "
+        f"({worst.low_both:.4f} to {worst.high_both:.4f}) on {worst.num_queries} queries: calibrate on newer "
+        "queries with `rails-ray calibrate`"
     )
 
 

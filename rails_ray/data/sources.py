@@ -115,8 +115,8 @@ class Sources:
         found += [] if other is None else [other]
         if not found:
             raise NotFoundError(
-                f"{Storage(self.folder)}/{name}.parquet must exist, got no such file, none of {name} in CSV, TSV or "
-                f"JSON lines, and no folder {name} of such files"
+                f"{Storage(self.folder)}/{name}.parquet must exist, got no such file, no {name} in CSV, TSV or JSON "
+                f"lines, and no folder {name} of such files: add the table, or name the folder that has it"
             )
         if len(found) > 1:
             raise ValueError(
@@ -297,8 +297,8 @@ class Sources:
         most = max(of_table, of_files[worst])
         if most > self.max_dropped:
             raise ValueError(
-                f"column {column!r} of {file} must be in {known.name}, got {value!r} in row {row}, and so in {count}: "
-                f"mend the ids, or leave such rows out with --data.max-dropped {ceiling(most)}"
+                f"column {column!r} of {file} must hold ids of {known.name}, got {value!r} in row {row} ({count} are "
+                f"wrong): mend the ids, or leave such rows out with --data.max-dropped {ceiling(most)}"
             )
         by_file = f" ({_by_file(rows.files, found)})" if np.count_nonzero(found) > 1 else ""
         self.note(

@@ -28,8 +28,8 @@ def checked_ids(version: Version, items: pa.Table) -> ItemIds:
     family, kind = version.family, id_type(version)
     if family.has_a_row_for_each_item:
         raise ValueError(
-            f"items can be added to a model that computes them from their texts or vectors, got version "
-            f"{version.name}, whose model has a row for each item that it was trained on: train anew"
+            f"items must be added to a version whose model reads texts or vectors, got {version.name}, whose model "
+            "knows only the items that it was trained on: train a new run on all items"
         )
     if not items.num_rows:
         raise ValueError("items to add must be one at least, got none")
@@ -66,8 +66,10 @@ def _check_inputs(version: Version, items: pa.Table) -> None:
             )
         found = math.prod(vectors_in(items["input"]).shape[1:]) if got == "vectors" else 0
         if columns and shape and found != math.prod(shape):
-            wanted = " of ".join(map(str, shape))
-            raise ValueError(f"vectors to add to version {version.name} must have {wanted} numbers, got {found}")
+            wanted = " x ".join(map(str, shape))
+            raise ValueError(
+                f"vectors to add to version {version.name} must have {wanted} numbers an item, got {found}"
+            )
     elif version.family.encodes_inputs and got != "texts":
         raise ValueError(f"items to add to version {version.name} must be texts, as its model reads them, got {got}")
 

@@ -65,8 +65,8 @@ class MixtureComparison:
             verdict = f"the difference is within noise (p = {self.p:.2g}); {FEW}"
         return (
             f"mixture or dot product: after {self.num_steps:,} of {self.all_steps:,} steps each, HR@{K} on "
-            f"{self.num_queries:,} validation queries is {self.mixture:.4f} and {self.dot_product:.4f} with "
-            f"{self.num_numbers:,} numbers an item; {verdict}"
+            f"{self.num_queries:,} validation queries is {self.mixture:.4f} for the mixture and "
+            f"{self.dot_product:.4f} for the dot product, both with {self.num_numbers:,} numbers an item; {verdict}"
         )
 
 

@@ -46,10 +46,10 @@ class DataConfig:
             price or heft=weight_kg; several may be joined by commas.
         max_dropped: share of the rows of a table, and of each of its files of 100 rows or more, that may name items,
             queries or users that are not there: such rows are left out and counted; above it the data are refused.
-        zero_vectors: what becomes of vectors of zeros, which no cosine compares: `refuse` the data, or `keep` them, and
-            find such items last. None, of runs from before: kept, with a cosine of 0.
-        exclude_seen: whether an answer passes over the items of its query's history: in validation, evaluation, tuning
-            and calibration, and in a server for requests that do not say. None: not chosen, so it does.
+        zero_vectors: handling of vectors of zeros, which have no cosine: `refuse` the data, or `keep` such vectors and
+            find their items last. None, in runs of earlier releases only: kept, with a cosine of 0.
+        exclude_seen: keep the items of a query's history out of its answer, in validation, evaluation, tuning,
+            calibration, and for requests to a server that do not choose. None: no choice was made; they are kept out.
         num_valid: emoji queries held out for validation; a folder's tables name their own.
         num_test: emoji queries held out for the test; a folder's tables name their own.
         split_seed: seeds the split of the emoji queries.

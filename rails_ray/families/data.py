@@ -73,8 +73,8 @@ def check_has_data(config: RunConfig) -> None:
     data, form = with_data(config, config.data).data, training_family(config).form
     if data.folder is None and not data.places and form.packaged is None:
         raise ValueError(
-            f"recipe {config.name} needs a data set with {form.tables}, got none: name --data.folder, or for encode "
-            "--folder"
+            f"recipe {config.name} needs a data set with {form.tables}, got none: give its folder with --data.folder "
+            "(of encode: --folder)"
         )
 
 

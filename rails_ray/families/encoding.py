@@ -97,8 +97,8 @@ class EncodeOptions:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         if not self.worker_gpus > 0 or (self.worker_gpus > 1 and self.worker_gpus % 1):
             raise ValueError(
-                f"worker_gpus must be a part of one GPU or a whole number above 0, got {self.worker_gpus:g}: for none "
-                "set use_gpu to False"
+                f"worker_gpus must be a part of one GPU or a whole number above 0, got {self.worker_gpus:g}: to use no "
+                "GPU, set use_gpu (--use-gpu) to False"
             )
         for name, choices in (("new_codes", NewCodes), ("shard_by", ShardBy)):
             if (value := getattr(self, name)) not in get_args(choices):
@@ -181,7 +181,9 @@ def _encoded(
     for note in [*corpus.notes, *corpus.null_notes(scanned.num_null, scanned.num_items)]:
         logging.getLogger(__name__).warning(note)
     if num_shards > scanned.num_items:
-        raise ValueError(f"num_shards must be at most the {scanned.num_items} items, got {num_shards}")
+        raise ValueError(
+            f"shards must number at most the {scanned.num_items} items, got {num_shards}: take fewer shards"
+        )
     if scanned.num_in is not None and not (sizes := scanned.num_in.sum(axis=0)).all():
         raise ValueError(
             f"each of the {num_shards} shards by hash must have an item of the {scanned.num_items}, got none for shard "

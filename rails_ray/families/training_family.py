@@ -99,8 +99,9 @@ class TrainingFamily(ServedFamily):
             num_relevant = len(queries.relevant.rows)
             if queries.excluded is not None and num_relevant and queries.num_seen_relevant == num_relevant:
                 raise ValueError(
-                    f"split {split} must ask for an item outside of its query's history, got {num_relevant:,}, all "
-                    "inside; answers leave out what a history holds: --no-exclude-seen lets it in"
+                    f"split {split} must have a relevant item that is not in its query's history, got "
+                    f"{num_relevant:,}, all in it: add --no-exclude-seen, so that answers may hold items of the "
+                    "history"
                 )
 
     def remarks(self, read: DataSet) -> list[str]:

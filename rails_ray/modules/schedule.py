@@ -24,10 +24,10 @@ class TrainingConfig:
     Args:
         num_steps: optimiser steps to take.
         batch_size: queries per step over all workers; a model of histories counts histories, each with many queries.
-        num_batches: batches of that size whose gradients are averaged in a step, each against its own negatives.
+        num_batches: batches of `batch_size` whose gradients are averaged in a step, each with negatives of its own.
         precision: dtype of the encoder's products in training; `auto` is bfloat16 on GPUs and float32 elsewhere.
         learning_rate: peak learning rate, at the end of the warm-up.
-        schedule: from there it falls linearly to 0, or is constant, for runs that `patience` ends.
+        schedule: learning rate after the warm-up: `linear` falls to 0; `constant` is for runs that `patience` ends.
         warmup_fraction: share of the steps over which the learning rate rises from 0, in [0, 1).
         weight_decay: weight decay of AdamW.
         max_gradient_norm: a step's gradient that is longer is scaled down to this length; 0 for none.

@@ -137,8 +137,9 @@ def fill(
     most = max_holes_fraction * matrix.num_items * matrix.num_queries
     if matrix.num_holes > most:
         raise UnavailableError(
-            f"the heavy ranker must score all pairs but {max_holes_fraction:g}, got {matrix.num_holes} holes of "
-            f"{matrix.num_items} x {matrix.num_queries}: mend it and choose another --name, or accept more holes"
+            f"the heavy ranker must leave at most {max_holes_fraction:g} of the pairs without a score, got "
+            f"{matrix.num_holes} of {matrix.num_items} x {matrix.num_queries}: mend it and choose another --name, or "
+            "raise --max-holes"
         )
     return matrix
 

@@ -38,7 +38,8 @@ class CutoffInput(Strict):
     model_config = one_of(CUTOFF_KINDS)
 
     mass: Between0And1 | None = Field(
-        None, description="Keep items that score as high as a relevant item does with this probability, by tau_q."
+        None,
+        description="Keep the items from the score on that a relevant item reaches with this probability, by tau_q.",
     )
     coverage: Between0And1 | None = Field(
         None,
@@ -112,22 +113,22 @@ class _Search(Strict):
     queries: Annotated[list[QueryInput], Field(min_length=1, fail_fast=True)]
     k: Count | None = Field(
         None,
-        description="Most items per query, and without a cut-off just so many, as far as there are; by default the "
-        "cut-off's number, or else 10 for top_k and 1000 for cut-offs by score.",
+        description="Most items of a query. Without a cut-off the list has exactly k items, or all if there are fewer. "
+        "By default the number that the cut-off names, else 10 for top_k and 1000 for other cut-offs.",
     )
     method: Method | None = Field(
         None,
-        description="By default the version's own, if no search parameter is named and `rails-ray tune` has chosen "
-        "one, else brute_force. The first two are exact; the others say how far off an answer can be. An index of "
-        "SOLAR's codes takes brute_force and inverted. Any other takes all but inverted, gated only for a mixture, ann "
-        "only for a dot product, surrogate only if it was encoded with one, lookup only if components are stored as "
-        "codes, and ivf_lookup only if these are in lists.",
+        description="By default the version's own, if the request names no search parameter and `rails-ray tune` has "
+        "stored one, else brute_force. brute_force and two_pass are exact; the others say how far off an answer can "
+        "be. An index of BM25 takes brute_force alone, one of SOLAR's codes also inverted. Any other takes all but "
+        "inverted: gated only for a mixture, ann only for a dot product, surrogate only if it was encoded with one, "
+        "lookup only if components are stored as codes, and ivf_lookup only if these codes are in lists.",
     )
     cutoff: CutoffInput | None = Field(
         None,
-        description="By default the deployment's cut-off, else the mass that the version was published with, else "
-        "top_k; it keeps one item at least. A request that names k alone gets its k best: the answer's num_kept then "
-        "tells how many of them this cut-off would keep.",
+        description="By default the deployment's cut-off, else the mass that the version's calibration, or else its "
+        "training, found best, else top_k; such a default keeps at least one item. A request with k and no cut-off "
+        "gets its k best items, and the answer's num_kept says how many of them the default would keep.",
     )
     filter: FilterInput | None = Field(
         None,
@@ -146,8 +147,8 @@ class _Search(Strict):
 
     fallback: Literal["popular"] | None = Field(
         None,
-        description="The answer to a query of which the index knows nothing, a history without an item of its own or "
-        "an unknown user: the most popular items, as many as k, or else 10, whatever the cut-off; by default an error.",
+        description="Answer for a history of which the index knows no item, or a user whom it does not know: `popular` "
+        "gives the k (by default 10) most popular items, whatever the cut-off. Without it the answer is an error.",
     )
     ids: Ids = "stored"
     group_by: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(

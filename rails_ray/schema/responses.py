@@ -63,8 +63,8 @@ class QueryResult(Response):
     titles: titles of the items; null if the index has none.
     fields: the attributes that the request names, of each item; null if it names none.
     threshold: lowest score to keep, apart from min_items; null if the cut-off is a number of items.
-    num_kept: items that the cut-off keeps: all of them, but of a request that named k and no cut-off, which lists its
-        k best whether they are kept or not.
+    num_kept: number of items that the cut-off keeps. These are the whole list, unless the request named k and no
+        cut-off: then the list has the k best items, kept or not.
     num_searched: items that the query could find: those that the filter passes, without the excluded ones.
     num_unknown_excluded: entries of the query's `exclude` that name no item; null if a shard did not answer, or
         the answer is a fallback.

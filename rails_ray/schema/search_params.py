@@ -27,10 +27,10 @@ class SearchParams:
     """How much the first stage of a search looks at. A method reads only the parameters that name it.
 
     Args:
-        num_candidates: Items that `average`, `combined` and `ann` take in each shard by the average component,
-            `surrogate` by its vectors, `gated` in all rounds, `lookup` and `ivf_lookup` by codes, and `inverted` by
-            buckets. At least k, but for `combined`; by default 1000, or k if that is more. `ann` takes k by default,
-            and 4 k from an index of fewer than 32 bits a number.
+        num_candidates: Items that the first stage takes in each shard: `average`, `combined` and `ann` by the average
+            component, `surrogate` by its vectors, `gated` in all rounds together, `lookup` and `ivf_lookup` by codes,
+            `inverted` by buckets. It must be at least k, except for `combined`. By default 1000, or k if that is more;
+            for `ann` k, or 4 k if the index keeps fewer than 32 bits a number.
         num_per_embedding: Items that `two_pass`, `per_embedding` and `combined` take in each shard for each pair of
             components; by default 50, or k if that is more.
         num_rounds: Rounds that `gated` splits its candidates into; by default 3. Each but the first begins with a fit

@@ -39,8 +39,8 @@ def common_unit(numbers: Sequence[float]) -> tuple[str, int]:
         other, other_size = unit_of(number)
         if other != unit and tells(number, other_size):
             raise ValueError(
-                f"hold times of one unit, got {number:g} ({other}) and {largest:g} ({unit}) by their size: write "
-                "timestamps or seconds"
+                f"hold times of one unit, got {number:g} and {largest:g}, by their size {other} and {unit}: write all "
+                "in seconds, or as texts in ISO 8601"
             )
     return unit, size
 
@@ -76,5 +76,5 @@ def _moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except (ValueError, TypeError):
-        raise ValueError(f"be numbers, or texts in ISO 8601 such as 2026-01-31T23:59:00Z, got {text!r}") from None
+        raise ValueError(f"hold numbers, or texts in ISO 8601 such as 2026-01-31T23:59:00Z, got {text!r}") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

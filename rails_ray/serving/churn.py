@@ -147,7 +147,7 @@ def _samples(first: Version, second: Version, most: int) -> tuple[list[SampledQu
         ]
         known = set(known_queries(queries[0], models[0])) & set(known_queries(queries[1], models[1]))
         if not known:
-            raise ValueError(f"split {SPLIT} must have a query that says something to both versions, got none")
+            raise ValueError(f"split {SPLIT} must have a query that is blank to neither version's model, got none")
         numbers = spread(sorted(known), most)
         excluded = data.queries[SPLIT].excluded
         exclude = [[]] * len(numbers) if excluded is None else [*map(data.item_ids.take, excluded.take(numbers))]

@@ -176,7 +176,7 @@ class Cutoffs:
             if self.calibration is None:
                 raise UnsupportedError(
                     "cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray "
-                    "calibrate` and restart a server that does not follow, or use another cut-off"
+                    "calibrate`, and restart a server that runs without --follow; or use another cut-off"
                 )
             return CoverageCutoff(cutoff.coverage, self.calibration, min_items=least, max_items=max_items)
         if cutoff.nucleus is not None:
@@ -263,8 +263,8 @@ class Cutoffs:
         fitted = None if self.stored is None else self.stored.held_out if name == HELD_OUT else self.stored.fitted
         if name in ("fitted", HELD_OUT) and fitted is None:
             raise UnsupportedError(
-                f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
-                "and restart a server that does not follow, or use uniform or sphere"
+                f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray "
+                "calibrate`, and restart a server that runs without --follow; or use uniform or sphere"
             )
         distribution = self.cutoff_support.distribution(self.cutoff_support.background(name, fitted))
         return self.factors.tempered_distribution(distribution, name)

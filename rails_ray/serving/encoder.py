@@ -117,7 +117,7 @@ class QueryEncoder:
         """Say how a version of vectors that reads texts is made."""
         of_run = f"rails-ray encode --run {self.run} --query-encoder MODEL"
         make = "local.build(vectors, query_encoder=MODEL)" if self.run == NO_RUN else of_run
-        return f"make a version that reads texts by `{make}`, where MODEL has made the items' vectors"
+        return f"to search by text, make a version with `{make}`, where MODEL is the model that made the items' vectors"
 
     def unknown(self, queries: Sequence[dict[str, Any]]) -> set[int]:
         """The numbers of the queries of which the model knows nothing; raises what `encode` does of all others."""

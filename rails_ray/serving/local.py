@@ -164,8 +164,8 @@ class LocalVersion:
         storage = self.version.storage
         if not storage.exists(CURRENT):
             raise UnsupportedError(
-                f"a storage must keep version {self.manifest.version} for it to change, got none: build it with a "
-                "folder"
+                f"version {self.manifest.version} must be kept in a folder to be changed, got one in memory alone: "
+                "build it with a folder"
             )
         return storage
 

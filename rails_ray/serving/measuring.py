@@ -77,7 +77,7 @@ def of_split(queries: Queries, model: Model, shards: Sequence[ShardSearch], spli
     """
     known = known_queries(queries, model)
     if not known:
-        raise ValueError(f"split {split} must have a query that says something, got none")
+        raise ValueError(f"split {split} must have a query that is not blank to the model, got none: name other data")
     numbers = spread(known, most)
     excluded = queries.excluded
     exclude = [[] for _ in numbers] if excluded is None else _ids_of(excluded.take(numbers), shards)

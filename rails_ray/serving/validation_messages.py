@@ -19,7 +19,7 @@ def sentence(error: dict[str, Any]) -> str:
         case "missing":
             return f"{where} must be given, got none"
         case "extra_forbidden":
-            return f"{where} must not be given, no such field exists, got {got}"
+            return f"{where} must not be given, as there is no such field, got {got}"
         case "value_error":
             return f"{where} {error['msg'].removeprefix('Value error, ')}"
         case "filter":  # located within the field

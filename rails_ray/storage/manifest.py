@@ -84,9 +84,8 @@ def read(storage: Storage, version: str) -> Manifest:
     path = f"{folder_of(version)}/manifest.json"
     if not NAME.fullmatch(version) or not storage.exists(path):
         published = [name for name in storage.list("versions") if storage.exists(f"{folder_of(name)}/manifest.json")]
-        raise NotFoundError(
-            f"version must be one of {', '.join(published) or 'the published ones (none yet)'}, got {version!r}"
-        )
+        known = ", ".join(published) or f"the published versions of {storage}, which has none"
+        raise NotFoundError(f"version must be one of {known}, got {version!r}")
     return _parse(storage, path, Manifest, version, rewriting(version))
 
 
@@ -153,8 +152,8 @@ def check_rows(encoded: Encoded) -> None:
         if part.first_row != expected:
             what = "missing" if part.first_row > expected else "there twice"
             raise DamagedError(
-                f"version {encoded.version} must hold every item once, got item row "
-                f"{min(expected, part.first_row)} {what}: encode a new version"
+                f"version {encoded.version} must hold every item once, got item row {min(expected, part.first_row)} "
+                f"{what}: encode a new version"
             )
         expected += part.num_items
         if expected > ends[part.shard]:

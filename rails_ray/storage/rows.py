@@ -127,7 +127,10 @@ def rows_of(references: Rows, known: Rows, column: str) -> NDArray[np.int64]:
     if len(lost):
         file, row = references.where(int(lost[0]))
         value = references[column][int(lost[0])].as_py()
-        raise ValueError(f"column {column!r} of {file} must be in {known.name}, got {value!r} in row {row}")
+        raise ValueError(
+            f"column {column!r} of {file} must hold ids of {known.name}, got {value!r} in row {row}: mend the id, or "
+            "leave the row out"
+        )
     return found
 
 

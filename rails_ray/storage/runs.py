@@ -177,8 +177,9 @@ def read(storage: Storage, run: str, min_pieces: int | None = None) -> Run:
         if of_pieces is not None:
             return of_pieces
     if not is_name or not is_finished(storage, run):
-        finished = [name for name in storage.list("runs") if is_finished(storage, name)]
-        raise NotFoundError(f"run must be one of {', '.join(finished) or 'the finished ones (none yet)'}, got {run!r}")
+        finished = ", ".join(name for name in storage.list("runs") if is_finished(storage, name))
+        known = finished or f"the finished runs of {storage}, which has none"
+        raise NotFoundError(f"run must be one of {known}, got {run!r}")
     return _read(storage, run)
 
 
@@ -215,8 +216,8 @@ def _of_pieces(storage: Storage, run: str, min_pieces: int | None) -> Run | None
     if len(finished) < least:
         wanted = f"all {least}" if least == len(names) else str(least)
         raise ValueError(
-            f"run {run!r} must have {wanted} trained pieces, got {len(finished)}: "
-            f"train it again under the same name, or encode without the rest with --min-chunks {len(finished)}"
+            f"run {run!r} must have {wanted} trained pieces, got {len(finished)}: train it again under the same name, "
+            f"or encode without the rest with --min-chunks {len(finished)}"
         )
     return Run(
         name=run,

@@ -242,10 +242,11 @@ class _Reading:
         for footer in footers:
             for name in columns:
                 if table.column_in(footer, name) is None:
-                    given = f" (for {name!r})" if name in table.renamed else ""
+                    given = f" to read as {name!r}" if name in table.renamed else ""
                     raise ValueError(
                         f"{footer.name} must have a column {table.renamed.get(name, name)!r}{given}, got "
-                        f"{', '.join(footer.columns) or 'no column'}"
+                        f"{', '.join(footer.columns) or 'no column'}: rename one of them, or name it with "
+                        f"--data.columns {name}=COLUMN"
                     )
         return _Reading(table, kinds, {name: _type_of(table, footers, name, kind) for name, kind in kinds.items()})
 

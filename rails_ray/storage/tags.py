@@ -42,7 +42,8 @@ def untag(storage: Storage, name: str) -> None:
     """
     known = listed(storage)
     if name not in known:
-        raise NotFoundError(f"tag must be one of {', '.join(known) or 'those given (none yet)'}, got {name!r}")
+        names = ", ".join(known) or f"the tags of {storage}, which has none"
+        raise NotFoundError(f"tag must be one of {names}, got {name!r}")
     storage.delete(_path(name))
 
 

@@ -207,8 +207,8 @@ def _point(storage: Storage, made: Manifest, before: Tagged | None) -> None:
             return
         if current != pointed:
             raise ConflictError(
-                f"no other version may be published while {made.version} is, got {current.version}: {made.version} is "
-                "whole but not current; publish it again to make it so"
+                f"no other version may become current while {made.version} is published, got {current.version}: "
+                f"{made.version} is stored but not current; publish it again to make it current"
             )
 
 

@@ -145,7 +145,7 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
             2,
             "recipe must be one of emoji-mol, emoji-dot, text-mol, text-dot, text-transformer-mol, ",
         ),
-        (["query"], 2, "give at least 1 query, got none"),
+        (["query"], 2, "at least 1 query must be given, got none"),
         (["query", "pizza", "--url", "http://127.0.0.1:1"], 1, "a rails-ray server must answer at http://127.0.0.1:1"),
         (["query", "pizza", "--url", "nonsense"], 1, "a rails-ray server must answer at nonsense"),
         (["publish", "--version", "v9", "--storage", "EMPTY"], 1, "version must be one that `rails-ray encode`"),
@@ -178,7 +178,7 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (
             ["train", "ml1m-sasrec", "--storage", "EMPTY"],
             2,
-            "recipe ml1m-sasrec needs a data set with items and interactions, got none: name --data.folder",
+            "recipe ml1m-sasrec needs a data set with items and interactions, got none: give its folder with --data.folder",
         ),
         (
             ["train", "text-solar", "--run", "typo", "--resume", "--storage", "EMPTY"],
@@ -188,7 +188,7 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (
             ["index", "show", "v9", "--storage", "EMPTY"],
             1,
-            "must be one of the published ones (none yet), got 'v9'",
+            ", which has none, got 'v9'",
         ),
         (["encode", "--storage", "EMPTY"], 2, "encode must have --run or --recipe, got neither: name a run, or"),
         (
@@ -199,12 +199,12 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (
             ["encode", "--run", "r", "--nlist", "9", "--storage", "EMPTY"],
             2,
-            "--nlist must stand beside --index ivf, got none",
+            "--nlist must be given with --index ivf, got none",
         ),
         (
             ["encode", "--run", "r", "--index", "flat", "--hnsw-m", "9", "--storage", "EMPTY"],
             2,
-            "--hnsw-m must stand beside --index hnsw, got flat",
+            "--hnsw-m must be given with --index hnsw, got flat",
         ),
         (
             ["encode", "--run", "r", "--index", "nope", "--storage", "EMPTY"],
@@ -343,4 +343,7 @@ def test_a_run_without_data_starts_no_cluster(
     monkeypatch.setattr("rails_ray.on_ray.cluster.cluster", started)
     for command in ("train", "pipeline"):
         assert main([command, "ml1m-sasrec", "--storage", "nowhere"]) == EXIT_BAD_ARGUMENT
-        assert "needs a data set with items and interactions, got none: name --data.folder" in capsys.readouterr().err
+        assert (
+            "needs a data set with items and interactions, got none: give its folder with --data.folder"
+            in capsys.readouterr().err
+        )

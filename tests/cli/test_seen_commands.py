@@ -21,9 +21,9 @@ from support.inspected import looked
 from support.sessions import publish_repeating, sessions_config, write_sessions
 
 SENTENCE = (
-    "15 of the 50 items that split test asks for (30.0%) are in the history of their own query: the first figure "
-    "excludes seen items, as requests do by default, and never finds these; the second allows seen items; "
-    "--exclude-seen or --no-exclude-seen chooses one"
+    "15 of the 50 relevant items of split test (30.0%) are in the history of their own query: the first figure "
+    "is of answers that exclude such items, as requests do by default, the second of answers that may hold them: "
+    "choose one with --exclude-seen or --no-exclude-seen"
 )
 CHOICES: dict[bool | None, list[str]] = {None: [], True: ["--exclude-seen"], False: ["--no-exclude-seen"]}
 COMMANDS = (
@@ -150,9 +150,9 @@ def test_inspect_of_queries_without_histories_is_as_it_was(tmp_path: Path) -> No
 def test_tune_says_what_no_cut_off_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     publish_repeating(tmp_path)
     told = (
-        "left out: 15 of the 50 items that split valid asks for (30.0%) are in the history of their own query: "
-        "requests exclude seen items by default, so that no cut-off keeps these; --exclude-seen or --no-exclude-seen "
-        "chooses"
+        "left out: 15 of the 50 relevant items of split valid (30.0%) are in the history of their own query: "
+        "requests exclude such items by default, so that no cut-off keeps them: choose with --exclude-seen or "
+        "--no-exclude-seen"
     )
     for choice, options in CHOICES.items():
         assert main(["tune", "--cutoff", "top_k", "--storage", str(tmp_path), *options]) == 0

@@ -113,7 +113,7 @@ def test_the_versions_own_ranker_is_deployed_unless_another_is_named() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"folder": "/f"}, "--ranker.folder must stand beside --ranker.path, got /f alone"),
+        ({"folder": "/f"}, "--ranker.folder must be given with --ranker.path, got /f alone"),
         ({"path": "a:b", "concurrency": 0}, "--ranker.concurrency must be greater than or equal to 1, got 0"),
     ],
 )

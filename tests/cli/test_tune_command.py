@@ -46,8 +46,8 @@ def test_the_best_of_each_kind_is_what_a_server_would_keep(root: Path, run_confi
     assert [one.f_beta for one in found.best] == sorted((one.f_beta for one in found.best), reverse=True)
     assert {one.kind for one in found.best} == {"top_k", "score", "mass", "nucleus", "probability"}
     assert found.left_out == [
-        "coverage: cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray calibrate` "
-        "and restart a server that does not follow, or use another cut-off"
+        "coverage: cutoff coverage needs a version that is calibrated, got one that is not: run `rails-ray calibrate`, "
+        "and restart a server that runs without --follow; or use another cut-off"
     ]
     store, own = Storage(str(root)), training_family(run_config)
     data = read_data(run_config, store, ["valid"])

@@ -71,14 +71,17 @@ def test_where_only_a_scan_is_sure_it_is_chosen_and_said(root: Path, clock: Any)
     assert found.chosen.method == "brute_force"
     assert found.choice.nearest is not None
     [sentence] = found.remarks
-    assert sentence.startswith("none that is faster reaches a recall of 1 with its lower bound; nearest: ")
+    assert sentence.startswith(
+        "no search faster than brute_force reaches a recall of 1 by the lower end of its interval; nearest: "
+    )
     found = replace(found, target_recall=0.99)
     assert found.num_needed == 381
     assert found.remarks[1] == (
-        f"381 queries or more can show a recall of 0.99 of a method that may miss an item, got {found.num_queries}"
+        "at least 381 queries must be measured to show a recall of 0.99 of a method that may miss an item, got "
+        f"{found.num_queries}: lower --target-recall, or take more queries"
     )
     none = replace(found, chosen=None)
-    assert none.remarks[0].startswith("none reaches a recall of 0.99")
+    assert none.remarks[0].startswith("no search reaches a recall of 0.99")
 
 
 def test_the_command(
@@ -126,8 +129,8 @@ def test_items_choose_where_the_data_have_no_queries(tmp_path: Path, capsys: pyt
         (["--target-recall", "0.9", "--cutoff", "top_k"], "--cutoff must be left out beside --target-recall"),
         (["--target-recall", "0.9", "--run", "r"], "--run must be left out beside --target-recall"),
         (["--target-recall", "0.9", "--beta", "2"], "--beta must be left out beside --target-recall"),
-        (["--k", "5"], "--target-recall must stand beside --k or --dry-run, got --k 5 alone"),
-        (["--dry-run"], "--target-recall must stand beside --k or --dry-run, got --dry-run alone"),
+        (["--k", "5"], "--k and --dry-run must be given with --target-recall, got --k 5 alone"),
+        (["--dry-run"], "--k and --dry-run must be given with --target-recall, got --dry-run alone"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -295,7 +295,7 @@ def test_a_share_out_of_range(kind: Callable[..., ScoreDistribution], share: flo
         (lambda: fitted(np.full(3, 0.1)), "a background needs at least 2 distinct scores, got 1"),
         (lambda: fitted(np.array([0.1, np.nan])), r"scores of a background must be in \[-1, 1\], got nan"),
         (lambda: fitted(np.array([0.1, 1.5])), r"scores of a background must be in \[-1, 1\], got 1.5"),
-        (lambda: fitted(np.array([0.9, -0.9])), "a and b are at least 0.5, got a = 0.117, b = 0.117"),
+        (lambda: fitted(np.array([0.9, -0.9])), "a and b of at least 0.5, got a = 0.117, b = 0.117"),
     ],
 )
 def test_backgrounds_that_are_none(make: Callable[[], Background], message: str) -> None:

@@ -82,7 +82,7 @@ def test_drift_is_seen() -> None:
     told = drift(found)
     assert told is not None
     assert re.fullmatch(
-        r"coverage must be as calibrated, 0\.\d+, got 0\.\d{4} \(0\.\d{4} to 0\.\d{4}\) on 600 queries: calibrate on "
+        r"coverage 0\.\d+ must keep that share of the relevant items, got 0\.\d{4} \(0\.\d{4} to 0\.\d{4}\) on 600 queries: calibrate on "
         "newer ones with `rails-ray calibrate`",
         told,
     )

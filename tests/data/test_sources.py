@@ -48,9 +48,7 @@ def test_dangling_references_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_many_dangling_references_are_refused_with_the_share_that_would_take_them(tmp_path: Path) -> None:
     relevance = {"query_id": [*range(20), 99, 98, 97], "item_id": [*ITEMS["item_id"], "i3", "i4", "i5"]}
     sources = write(tmp_path, items=ITEMS, queries=QUERIES, relevance=relevance)
-    message = (
-        r"got 99 in row 20, and so in 3 of 23 rows: mend the ids, or leave such rows out with --data.max-dropped 0.14"
-    )
+    message = r"got 99 in row 20 \(3 of 23 rows are wrong\): mend the ids, or leave such rows out with --data.max-dropped 0.14"
     with pytest.raises(ValueError, match=message):
         FORMS["text"].read(sources)
     FORMS["text"].read(Sources(str(tmp_path), max_dropped=0.14))
@@ -69,8 +67,8 @@ def write_in_files(folder: Path, *files: list[str]) -> Sources:
 def test_one_bad_file_among_good_ones_is_refused(tmp_path: Path) -> None:
     sources = write_in_files(tmp_path, ["i3"] * 1500, ["i4"] * 150 + ["nowhere"] * 50, ["gone"] + ["i5"] * 9)
     message = (
-        rf"column 'item_id' of {tmp_path}/relevance/part-1.parquet must be in .*, got 'nowhere' in row 150, and so in "
-        r"50 of 200 rows of this file: mend the ids, or leave such rows out with --data.max-dropped 0.25$"
+        rf"column 'item_id' of {tmp_path}/relevance/part-1.parquet must hold ids of .*, got 'nowhere' in row 150 "
+        r"\(50 of 200 rows of this file are wrong\): mend the ids, or leave such rows out with --data.max-dropped 0.25$"
     )
     with pytest.raises(ValueError, match=message):
         FORMS["text"].read(sources)

@@ -129,5 +129,5 @@ def test_columns_of_two_widths(tmp_path: Path) -> None:
 def test_items_that_a_trained_model_does_not_read(tmp_path: Path) -> None:
     sources = Sources(str(write_vector_data(tmp_path / "data")))
     vectors_of_items(("vector",), (1, WIDTH)).corpus(sources)
-    with pytest.raises(ValueError, match="must have vectors as the model reads them, 1 of 9 numbers, got 1 of 7"):
+    with pytest.raises(ValueError, match="must have vectors as the model reads them, 1 x 9 numbers an item, got 1 x 7"):
         vectors_of_items(("vector",), (1, 9)).corpus(sources)

@@ -115,6 +115,6 @@ def test_a_long_run_is_compared_after_few_steps(tmp_path: Path) -> None:
 )
 def test_the_sentence(p: float, p_dot_product: float, verdict: str) -> None:
     assert MixtureComparison(40, 400, 196, 2000, 0.85, 0.8375, p, p_dot_product).sentence == (
-        "mixture or dot product: after 40 of 400 steps each, HR@10 on 2,000 validation queries is 0.8500 and 0.8375 "
-        f"with 196 numbers an item; {verdict}"
+        "mixture or dot product: after 40 of 400 steps each, HR@10 on 2,000 validation queries is 0.8500 for the "
+        f"mixture and 0.8375 for the dot product, both with 196 numbers an item; {verdict}"
     )

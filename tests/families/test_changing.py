@@ -282,7 +282,7 @@ def test_items_replaced_again_and_again_are_one_delta(tmp_path: Path) -> None:
         (vectors_of([1, 2]), ["a", "a"], r"ids must be distinct, got 'a' twice or more"),
         (vectors_of([1]), ["i5"], r"items to add must be new to version v1, got 1 of 1 that it has, first 'i5'"),
         (vectors_of([1]), [5], r"item_id must be of type string, as those of version v1 are, got int64"),
-        (np.ones((1, 3), np.float32), ["a"], r"vectors to add to version v1 must have 1 of 5 numbers, got 3"),
+        (np.ones((1, 3), np.float32), ["a"], r"vectors to add to version v1 must have 1 x 5 numbers an item, got 3"),
         (np.zeros((1, WIDTH), np.float32), ["a"], r"items to add must have .* other than 0|zeros"),
         (np.full((1, WIDTH), np.nan, np.float32), ["a"], r"vectors must be finite in float32"),
         (["a text"], ["a"], r"items to add to version v1 must be vectors, as its model reads them, got texts"),
@@ -313,7 +313,9 @@ def test_integer_ids(tmp_path: Path) -> None:
 
 def test_a_version_that_nothing_keeps() -> None:
     opened = local.build(vectors_of([0, 1]))
-    with pytest.raises(UnsupportedError, match=r"a storage must keep version v1 .*: build it with a folder"):
+    with pytest.raises(
+        UnsupportedError, match=r"version v1 must be kept in a folder to be changed, .*: build it with a folder"
+    ):
         opened.add(vectors_of([2]), [2])
 
 
@@ -347,12 +349,12 @@ def test_writers_at_the_same_time(tmp_path: Path) -> None:
 
 def test_a_writer_whom_others_outrun(opened: LocalVersion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "publish_change", _outrun)
-    with pytest.raises(ConflictError, match="no other version may be published"):
+    with pytest.raises(ConflictError, match="no other version may become current"):
         opened.add(vectors_of([50]), ["new"])
 
 
 def _outrun(*_: Any) -> None:
-    raise ConflictError("no other version may be published while it is, got v2")
+    raise ConflictError("no other version may become current while it is published, got v2")
 
 
 def test_damage_is_found(opened: LocalVersion) -> None:

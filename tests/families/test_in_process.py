@@ -119,9 +119,15 @@ def test_workers_have_the_part_of_a_gpu_that_is_asked_for(root: Path, monkeypatc
         ({"part_items": 0}, "part_items must be at least 1, got 0"),
         ({"num_shards": -1}, "num_shards must be at least 1, got -1"),
         ({"min_chunks": 0}, "min_chunks must be at least 1, got 0"),
-        ({"worker_gpus": 0}, "worker_gpus must be a part of one GPU or a whole number above 0, got 0: for none set .*"),
+        (
+            {"worker_gpus": 0},
+            "worker_gpus must be a part of one GPU or a whole number above 0, got 0: to use no GPU, set .*",
+        ),
         ({"worker_gpus": float("nan")}, "worker_gpus must be a part of one GPU or a whole number above 0, got nan: .*"),
-        ({"worker_gpus": 1.5}, "worker_gpus must be a part of one GPU or a whole number above 0, got 1.5: for none.*"),
+        (
+            {"worker_gpus": 1.5},
+            "worker_gpus must be a part of one GPU or a whole number above 0, got 1.5: to use no GPU.*",
+        ),
         ({"shard_by": "size"}, "shard_by must be one of position, hash, got 'size'"),
         ({"new_codes": "random"}, "new_codes must be one of least_loaded, predicted, got 'random'"),
     ],

@@ -196,7 +196,7 @@ def test_items_are_added_from_a_request_from_a_folder_and_from_memory(tmp_path: 
     version.add(np.array([[*alike["title"], *alike["body"]]], np.float32) * [[-1]], ["memory"])
     against = {"embeddings": {name: [-number for number in own] for name, own in alike.items()}}
     assert version.search([against], k=1).results[0].items == ["memory"]
-    with pytest.raises(ValueError, match=r"vectors to add to version \S+ must have 11 numbers, got 12"):
+    with pytest.raises(ValueError, match=r"vectors to add to version \S+ must have 11 numbers an item, got 12"):
         version.add(np.ones((1, 12), np.float32), ["wide"])
     with pytest.raises(ValueError, match=r"got zeros for 1 of 1, the first of them 'none'"):
         changing.add(storage, items_in(version.version, [given("none", embeddings={"title": [0.0] * 4})]))

@@ -32,7 +32,7 @@ def test_more_negatives_than_items(tmp_path: Path) -> None:
     config, read = of_data(small_config().with_family(**compared_by), write_text_data(tmp_path))
     [sentence] = DualEncoderTraining.of(config).remarks(read)
     assert sentence.startswith("negatives.num_items should be at most the 60 items of ")
-    assert sentence.endswith(", got 61: some are drawn several times")
+    assert sentence.endswith(", got 61, so that some are drawn several times: lower --negatives.num-items")
     fitting = config.with_family(negatives=UniformNegatives(num_items=60))
     assert DualEncoderTraining.of(fitting).remarks(read) == []
 

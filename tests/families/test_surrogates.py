@@ -184,7 +184,7 @@ def test_a_score_that_needs_none(config: RunConfig, message: str) -> None:
 
 def test_beside_codes() -> None:
     with pytest.raises(
-        ValueError, match=r"surrogate must stand beside components, got items\.kind pq: leave out codes"
+        ValueError, match=r"surrogate\.kind must be none for codes, got items\.kind pq: leave out the codes"
     ):
         training_family(small_config()).stored_as(surrogate={"kind": "ridge"}, codes=(2, 16))
 

@@ -89,7 +89,7 @@ def test_the_commands_go_from_texts_to_an_answer(
     assert main(["query", "red hat", "--local", *storage, *allowed, *cut]) == 2
     assert "--cutoff must be left out beside --calls, got score" in capsys.readouterr().err
     assert main(["query", "red hat", "--local", *storage, *allowed, "--deadline-ms", "40"]) == 2
-    assert "--deadline-ms and --rounds must stand beside --calls, got none" in capsys.readouterr().err
+    assert "--deadline-ms and --rounds must be given with --calls, got no --calls" in capsys.readouterr().err
     assert json.loads((tmp_path / "s" / "relevance" / "m" / "matrix.json").read_text())["num_holes"] == 0
 
 

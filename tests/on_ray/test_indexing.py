@@ -156,7 +156,7 @@ def test_a_version_of_another_shape(root: Path) -> None:
         ("dot", {"keep_texts": True}, "keep_texts needs items with texts, got run 'dot' of .*, whose items have none"),
         ("dot", {"surrogate": {"kind": "ridge"}}, "surrogate must stand for a mixture of several components"),
         ("mixture", {"surrogate": {"width": 0}}, "width must be at least 1, got 0"),
-        ("mixture", {"index_of": "components"}, "index_of must stand beside an index, got flat in fp32"),
+        ("mixture", {"index_of": "components"}, "index_of must be given with an index, got flat in fp32"),
     ],
 )
 def test_indexes_that_cannot_be(root: Path, run: str, stored: dict[str, Any], message: str) -> None:

@@ -105,7 +105,7 @@ def test_a_pipeline_publishes_what_passes_its_gates_and_goes_on_where_it_stopped
     assert compared == former
     assert refusal == (
         "version two must pass the gates to be published: hit rate@10 must be at least "
-        f"{former.hit_rate[10] - 0.05:.4f}, {former.hit_rate[10]:.4f} of the current version less 0.05, "
+        f"{former.hit_rate[10] - 0.05:.4f} (the current version's {former.hit_rate[10]:.4f} less max_drop 0.05), "
         f"got {report.hit_rate[10]:.4f}"
     )
     assert watched.stages == ["train two", "encode two", "calibrate two", "evaluate two"]

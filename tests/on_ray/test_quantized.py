@@ -198,8 +198,8 @@ def test_the_command(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for wrong, told in (
         (["--codes", "8"], "--codes must be PARTSxCODEWORDS, as 8x256, got '8'"),
         (["--codes", "3x300"], "num_codewords must be at least 2 and at most the 256 that a byte tells apart, got 300"),
-        (["--keep-vectors"], "keep_vectors must stand beside codes, got none: ask for codes, such as 8x256"),
-        (["--code-lists", "3"], "code_lists must stand beside codes, got none"),
+        (["--keep-vectors"], "keep_vectors must be given with codes, got none: add --codes, such as 8x256"),
+        (["--code-lists", "3"], "code_lists must be given with codes, got none"),
     ):
         assert main(["encode", "--run", "mixture", "--version", "wrong", *wrong, *storage]) == 2
         assert told in capfd.readouterr().err

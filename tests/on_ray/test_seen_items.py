@@ -34,7 +34,7 @@ SHARE = NUM_REPEATED / NUM_SESSIONS
 
 
 def told(split: str) -> str:
-    of_all = f"15 of the 50 items that split {split} asks for (30.0%)"
+    of_all = f"15 of the 50 relevant items of split {split} (30.0%)"
     return f"{of_all} are in the history of their own query: the first figure"
 
 
@@ -95,7 +95,7 @@ def test_cut_offs_are_calibrated_on_the_answers_of_requests(root: Path, tmp_path
     """The score of an item that answers never hold calibrates nothing."""
     report = on_ray.calibrate(str(root), version="v", num_segments=1)
     assert report.num_queries == NUM_SESSIONS - NUM_REPEATED
-    assert any("15 of the 50 items that split valid asks for" in own for own in report.left_out)
+    assert any("15 of the 50 relevant items of split valid" in own for own in report.left_out)
     publish_repeating(tmp_path, exclude_seen=False)
     report = on_ray.calibrate(str(tmp_path), version="v1", num_segments=1)
     assert report.num_queries == NUM_SESSIONS

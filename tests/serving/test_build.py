@@ -178,11 +178,11 @@ def test_without_an_encoder_the_refusal_names_the_option() -> None:
     assert plain.facts["query"] == {"embedding": "list<float>"}
     with pytest.raises(
         ValueError,
-        match=r"^queries\[1\] must be given by embedding for this index, got text: make a version that reads texts by "
-        r"`local\.build\(vectors, query_encoder=MODEL\)`, where MODEL has made the items' vectors$",
+        match=r"^queries\[1\] must be given by embedding for this index, got text: to search by text, make a version "
+        r"with `local\.build\(vectors, query_encoder=MODEL\)`, where MODEL is the model that made the items' vectors$",
     ):
         plain.search([[1.0, 0.0, 0.0], "red car"])
     with pytest.raises(
-        UnsupportedError, match=r"must make one vector of a query, got one that does not: make a version"
+        UnsupportedError, match=r"must make one vector of a query, got one that does not: to search by text"
     ):
         plain.embed(["red car"])

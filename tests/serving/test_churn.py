@@ -281,7 +281,7 @@ def test_queries_that_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(churn, "known_queries", lambda queries, model: [])
     found = diff(tmp_path, "v1", "v1")
     assert found.reason is not None
-    assert found.reason.startswith("split valid must have a query that says something to both versions, got none")
+    assert found.reason.startswith("split valid must have a query that is blank to neither version's model, got none")
 
 
 def test_a_version_without_items(root: Path) -> None:

@@ -177,7 +177,7 @@ def test_threads_share_it(version: LocalVersion) -> None:
         (["red"], {"k": 0}, "k must be greater than or equal to 1, got 0"),
         (["red"], {"method": "magic"}, "method must be 'brute_force', .*, got 'magic'"),
         (["red"], {"cutoff": {"mass": 2}}, r"cutoff\.mass must be less than 1, got 2"),
-        (["red"], {"wrong": 1}, "wrong must not be given, no such field exists, got 1"),
+        (["red"], {"wrong": 1}, "wrong must not be given, as there is no such field, got 1"),
         (["?!"], {}, r"queries\[0\]\.text must hold a letter or a digit, got '\?!'"),
         ([[1.0, 2.0]], {}, r"queries\[0\]\.embedding must have 8 numbers, got 2"),
         ([{"text": "red", "user_id": 3}], {}, r"queries\[0\] must have exactly one of"),

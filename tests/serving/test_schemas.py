@@ -57,7 +57,7 @@ def asking(**fields: Any) -> dict[str, Any]:
         (asking(cutoff=[]), "cutoff must be a JSON object, got []"),
         (
             asking(cutoff={"score": 0, "a b": 1}),
-            "cutoff['a b'] must not be given, no such field exists, got 1",
+            "cutoff['a b'] must not be given, as there is no such field, got 1",
         ),
         (
             query(**{f"field{number}": 1 for number in range(12)}),

@@ -134,7 +134,7 @@ def test_a_cut_off_is_tuned_on_the_lists_that_requests_get(tmp_path: Path) -> No
         most = max(own.recall for own in found.tried)
         assert (most == 1) != is_excluded
         assert most == pytest.approx(1 - is_excluded * NUM_REPEATED / NUM_SESSIONS)
-        told = "15 of the 50 items that split valid asks for (30.0%) are in the history of their own query"
+        told = "15 of the 50 relevant items of split valid (30.0%) are in the history of their own query"
         assert any(own.startswith(told) for own in found.left_out) == (
             Version(store, local.open(str(store)).manifest).config.data.exclude_seen is None
         )

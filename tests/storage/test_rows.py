@@ -59,7 +59,9 @@ def test_rows_of_equals_the_loop(data: st.DataObject) -> None:
         for name, values in (("f", ids), ("g", known))
     )
     if 100 in ids:
-        with pytest.raises(ValueError, match=f"column 'c' of f must be in g, got '?100'? in row {ids.index(100)}"):
+        with pytest.raises(
+            ValueError, match=f"column 'c' of f must hold ids of g, got '?100'? in row {ids.index(100)}"
+        ):
             rows_of(asked, there, "c")
     else:
         assert rows_of(asked, there, "c").tolist() == [known.index(value) for value in ids]

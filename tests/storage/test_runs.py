@@ -103,7 +103,9 @@ def test_a_finished_run_comes_back_and_its_checkpoint_is_gone(storage: Storage) 
 @pytest.mark.parametrize("name", ["begun", "../r", "none"])
 def test_a_run_that_has_not_finished_is_none(storage: Storage, name: str) -> None:
     runs.begin(storage, "begun", to_json(CONFIG), DATA)
-    with pytest.raises(NotFoundError, match=rf"run must be one of the finished ones \(none yet\), got '{name}'"):
+    with pytest.raises(
+        NotFoundError, match=rf"run must be one of the finished runs of .*, which has none, got '{name}'"
+    ):
         runs.read(storage, name)
     finish(storage)
     with pytest.raises(NotFoundError, match=f"run must be one of r, got '{name}'"):
@@ -254,7 +256,9 @@ def test_a_run_of_which_no_piece_has_finished_is_none(storage: Storage) -> None:
     begin_in_pieces(storage)
     runs.begin_piece(storage, "r", "chunk-001", to_json(IN_PIECES), DATA)
     for name in ("r", "r/chunk-001"):
-        with pytest.raises(NotFoundError, match=rf"run must be one of the finished ones \(none yet\), got '{name}'"):
+        with pytest.raises(
+            NotFoundError, match=rf"run must be one of the finished runs of .*, which has none, got '{name}'"
+        ):
             runs.read(storage, name, min_pieces=1)
 
 

@@ -307,7 +307,7 @@ def test_columns_whose_names_differ_in_case(many: Storage, names: tuple[str, str
 def test_a_column_is_read_in_place_of_another(many: Storage) -> None:
     write(many, "items/p1.parquet", items(10, 1).rename_columns(["KEY", "text"]))
     assert read_all(many, "items", COLUMNS, renamed={"item_id": "KEY"}).equals(items(0, 18))
-    with pytest.raises(ValueError, match=r"p0\.parquet must have a column 'KEY' \(for 'words'\), got item_id, text"):
+    with pytest.raises(ValueError, match=r"p0\.parquet must have a column 'KEY' to read as 'words', got item_id, text"):
         read_all(many, "items", {"words": TEXT}, renamed={"words": "KEY"})
 
 

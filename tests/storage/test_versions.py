@@ -94,7 +94,7 @@ def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(
         versions.check_file(*arguments)
 
     monkeypatch.setattr(versions, "check_file", meanwhile)
-    told = "no other version may be published while v2 is, got v3: v2 is whole but not current; publish it again"
+    told = "no other version may become current while v2 is published, got v3: v2 is stored but not current; publish it again"
     with pytest.raises(ConflictError, match=told):
         versions.publish(storage, encoded, "now")
     assert versions.current_version(storage) == "v3"
@@ -118,7 +118,7 @@ def test_a_rollback_does_not_undo_what_was_published_meanwhile(
         return manifest.read(storage, version)
 
     monkeypatch.setattr(manifest, "read", meanwhile)
-    with pytest.raises(ConflictError, match="no other version may be published while v1 is, got v3"):
+    with pytest.raises(ConflictError, match="no other version may become current while v1 is published, got v3"):
         versions.rollback(storage)
     assert versions.current_version(storage) == "v3"
 
@@ -267,7 +267,9 @@ def test_a_pointer_that_is_renewed_while_another_version_is_published_stays(stor
     """A collection renews it, so that nobody makes current what it may have taken files from."""
     publish(storage, "v1")
     encoded = encode(storage, "v2", [2])
-    with pytest.raises(ConflictError, match="no other version may be published while v2 is, got v1: v2 is whole"):
+    with pytest.raises(
+        ConflictError, match="no other version may become current while v2 is published, got v1: v2 is stored"
+    ):
         versions.publish(storage, encoded, "today", lambda done, total: versions.renew_pointer(storage))
     assert versions.current_version(storage) == "v1"
 

@@ -56,7 +56,7 @@ def test_shared_columns_come_first_and_pairs_are_those_of_training(tmp_path: Pat
         ({"item_features": {"likes": [1.0, 2.0, np.nan, 3.0]}}, "finite in float32, got nan in row 2"),
         ({"item_features": {"likes": [1.0, 1e99, 2.0, 3.0]}}, r"finite in float32, got 1e\+99 in row 1"),
         ({"item_features": {"item_id": [10, 9, 8, 8]}}, "must hold distinct ids, got 8 again in row 3"),
-        ({"item_features": {"item_id": [10, 9, 8, 6]}}, "must be in .*/item_features.parquet, got 7 in row 0"),
+        ({"item_features": {"item_id": [10, 9, 8, 6]}}, "must hold ids of .*/item_features.parquet, got 7 in row 0"),
         ({"query_features": {"query_id": ["q", "s", "p"]}}, "in .*/query_features.parquet, got 'r' in row 2"),
         ({"query_features": {"age": [30, 20, 21]}}, "must have the same features, got others for 'x' in row 2"),
     ],
@@ -85,9 +85,9 @@ def test_tables_without_a_feature_or_without_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--kind", "boosted", "--training.num-steps", "9"], "--training must stand beside --kind cross_encoder, got"),
-        (["--kind", "boosted", "--device", "cuda"], "--device must stand beside --kind cross_encoder, got boosted"),
-        (["--trees.num-rounds", "9"], "--trees must stand beside --kind boosted, got cross_encoder"),
+        (["--kind", "boosted", "--training.num-steps", "9"], "--training must be given with --kind cross_encoder, got"),
+        (["--kind", "boosted", "--device", "cuda"], "--device must be given with --kind cross_encoder, got boosted"),
+        (["--trees.num-rounds", "9"], "--trees must be given with --kind boosted, got cross_encoder"),
         (["--kind", "boosted", "--num-negatives", "0"], "num_negatives must be at least 1, got 0"),
     ],
 )

@@ -50,8 +50,8 @@ def _of_texts(facts: Mapping[str, Any], fits: Collection[str], folder: str) -> l
 def _few(num_train: int, relevance: Mapping[str, Any]) -> str:
     """Warn of few training queries."""
     return (
-        f"{num_train:,} training quer{'y' if num_train == 1 else 'ies'}: fewer than {FEW_QUERIES:,} are few for a "
-        f"model that learns words; with {relevance['training_pairs']:,} pairs they name "
+        f"{num_train:,} training quer{'y' if num_train == 1 else 'ies'}: a model that learns words needs about "
+        f"{FEW_QUERIES:,}; the {relevance['training_pairs']:,} training pairs name "
         f"{relevance['items_named_in_training_fraction']:.1%} of the items"
     )
 

@@ -82,13 +82,13 @@ def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
         one, many = corpus.rows_of_gpu
         found.append(
             f"times are of rows measured on one {measured.GPU_NAME} on {one.figure.date}, of {one.num_items:,} items "
-            f"and requests of {one.search.batch} and {many.search.batch} queries. Other items and queries were not "
-            "measured: they count in proportion, and on the line through both requests."
+            f"and requests of {one.search.batch} and {many.search.batch} queries. Times of other sizes were not "
+            "measured: they are in proportion to the items, and linear in the queries of a request."
         )
     elif corpus.machine.is_gpu:
         found.append(
-            "times are of a roofline and of how much of it an H100 reached in brute_force. Other GPUs were not "
-            "measured; other methods took longer there than brute_force, but for average at 4 x 4 x 768 and 32 queries."
+            "times are the GPU's peaks times the share of them that brute_force reached on an H100. Other GPUs were "
+            "not measured; on the H100 other methods were slower, except average at 4 x 4 x 768 and 32 queries."
         )
     else:
         found.append(
@@ -101,14 +101,14 @@ def notes(corpus: PlannedCorpus, made: Plan) -> list[str]:
             "measures it."
         )
         if not corpus.machine.is_gpu:
-            note += " Its time was compared with that of 32 queries in 148,730 and a million items: a factor of two."
+            note += " Its time is within a factor of two of that of 32 queries in 148,730 and in a million items."
         found.append(note)
     if may_widen(corpus):
         found.append(
             "lists so short may hold fewer than k distinct items. The search then doubles them and starts again."
         )
     if corpus.shape.dtype == "int8":
-        found.append("an index version stores fp32, fp16 or bf16, not int8 yet.")
+        found.append("a version cannot store int8 yet: encode it in fp16 or bf16.")
     if corpus.machine.is_gpu or made.num_routers != made.num_replicas:
         found.append(f"in the config that the last command prints, give the Router {made.num_routers:,} replicas.")
     return found

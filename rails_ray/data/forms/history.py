@@ -235,8 +235,8 @@ def leave_one_out(histories: Visits, num_held_out: int, file: str) -> Queries:
     if not len(users):
         what = "2 or at least 4 interactions" if num_held_out == HELD_OUT["train"] else "at least 3 interactions"
         raise ValueError(
-            f"{file} must hold a user with {what}, got {histories.lengths.max(initial=0)} at most: of 3 or more, the "
-            "last 2 are for test and valid"
+            f"{file} must hold a user with {what}, got {histories.lengths.max(initial=0)} in the longest history: "
+            "valid and test take the last 2 of a history of 3 or more; add interactions"
         )
     ends = histories.starts[:-1][users] + lengths[users] - 1
     inputs = histories.between(users, histories.starts[:-1][users], ends)

@@ -135,10 +135,10 @@ def corpus(
     if vector_columns and item_shape:
         found = (1, *_together(_shapes(items.table, vector_columns)))[-2:]
         if found != tuple(item_shape):
-            wanted, given = (" of ".join(map(str, shape)) for shape in (item_shape, found))
+            wanted, given = (" x ".join(map(str, shape)) for shape in (item_shape, found))
             raise ValueError(
-                f"items of {sources} must have vectors as the model reads them, {wanted} numbers, got {given}: train a "
-                "new run"
+                f"items of {sources} must have vectors as the model reads them, {wanted} numbers an item, got {given}: "
+                "train a new run"
             )
     return Corpus(items, query)
 

@@ -99,7 +99,9 @@ def import_folder(
     if truth is not None:
         lists = open_lists(truth)
     if lists is None and distance is not None:
-        raise ValueError(f"distance must come with the neighbors whose distance it is, got {distance!r} and none")
+        raise ValueError(
+            f"distance must be given with neighbors, got {distance!r} without any: add --truth, or leave --distance out"
+        )
     named = items.distance if lists is None else distance_of(lists, distance)
     _check_fit(items, of_queries, lists, split)
     with _filled(folder) as filling:

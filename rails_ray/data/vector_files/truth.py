@@ -74,8 +74,8 @@ def check_cosine(truth: ListFile, distance: str | None, lengths: Lengths) -> Non
         return
     if distance is None:
         raise ValueError(
-            f"{truth.file} must be the neighbors by cosine, or all items of one length, got items {lengths} and no "
-            "word on the distance: name the distance if it was angular, or import without truth"
+            f"{truth.file} must hold the neighbors by cosine, or all items one length, got items {lengths} and no "
+            "distance: give --distance angular if the neighbors are by angle, or leave the neighbors out"
         )
     raise ValueError(
         f"{truth.file} must be the neighbors by cosine, got those by the distance {distance!r} of items {lengths}: "
@@ -101,8 +101,8 @@ def relevance(
         if len(wrong):
             row, place = wrong[0]
             raise ValueError(
-                f"{truth.file} must hold rows of items, 0 to {num_items - 1}, "
-                f"got {block[row, place]} in row {first + row}"
+                f"{truth.file} must hold rows of items, 0 to {num_items - 1}, got {block[row, place]} in row "
+                f"{first + row}"
             )
         tables.append(_pairs(block, query_ids.slice(first, len(block)), item_ids))
         first += len(block)

@@ -16,7 +16,7 @@ class Bm25Config:
         k1: how much repeats of a word in an item add to its weight, at least 0; 0 counts each word once.
         b: how much less the words of long items count, in [0, 1].
         max_terms: words that an index keeps of each item, the ones with the largest weights; 12 bytes each.
-        words: how texts become words; `alphanumeric` is for runs of before.
+        words: how texts are cut into words: `unicode`, or `alphanumeric` as in runs of earlier releases.
     """
 
     kind: Annotated[Literal["bm25"], tyro.conf.Suppress] = "bm25"

@@ -51,8 +51,8 @@ class DrawnNegatives:
 
     Args:
         num_items: N, items drawn at a time; in text data the positives are among them.
-        shared_by: what has the same ones: all queries of a step, those of a history, or none but the query itself.
-            The wider, the cheaper; the narrower, the more of the corpus a step sees.
+        shared_by: queries that share the drawn items: all of a step (`batch`), those of one history (`history`), or
+            none (`query`). Sharing widely is cheap; sharing little lets a step see more of the corpus.
     """
 
     num_items: int = 512
@@ -305,8 +305,8 @@ class DualEncoderConfig:
             )
         if (self.loss.kind == "none") != (self.components.queries == "given"):
             raise ValueError(
-                "loss.kind must be none exactly where components.queries is given, as nothing is left to train, "
-                f"got {self.loss.kind} and {self.components.queries}"
+                "loss.kind must be none if components.queries is given, as nothing is then trained, and another loss "
+                f"if it is projected, got loss.kind {self.loss.kind} and components.queries {self.components.queries}"
             )
 
     def _check_quantized(self) -> None:
@@ -322,8 +322,9 @@ class DualEncoderConfig:
             self._check_trained(self.trained_quantizer)
         if self.index != FlatConfig() and not self.items.has_vectors:
             raise ValueError(
-                f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind}: codes are searched as they "
-                "are, or in lists (items.nlist); to build an index of vectors, keep them (items.has_vectors)"
+                f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind} in {self.index.storage}: "
+                "codes are searched as they are, or in lists (items.nlist); for an index of vectors set "
+                "items.has_vectors"
             )
 
     def _check_surrogate(self) -> None:
@@ -334,7 +335,9 @@ class DualEncoderConfig:
                 "inner product of the vectors as they are"
             )
         if self.items.kind == "pq":
-            raise ValueError("surrogate must stand beside components, got items.kind pq: leave out codes or surrogate")
+            raise ValueError(
+                "surrogate.kind must be none for codes, got items.kind pq: leave out the codes or the surrogate"
+            )
 
     @property
     def _knows_width(self) -> bool:

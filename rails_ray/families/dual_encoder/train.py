@@ -95,7 +95,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         if isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
             found.append(
                 f"negatives.num_items should be at most the {num_items} items of {self.data_name}, got "
-                f"{negatives.num_items}: some are drawn several times"
+                f"{negatives.num_items}, so that some are drawn several times: lower --negatives.num-items"
             )
         inputs = read.queries["train"].inputs
         data, is_mixture = self.config.data, self.own.similarity.kind == "mixture_of_logits"

@@ -128,8 +128,8 @@ class RbeConfig:
             )
         if self.index != FlatConfig() and not items.has_vectors:
             raise ValueError(
-                f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind}: to build an index of "
-                "vectors, keep them (items.has_vectors)"
+                f"index.kind must be flat in fp32 for items.kind pq, got {self.index.kind} in {self.index.storage}: "
+                "for an index of vectors set items.has_vectors"
             )
 
 

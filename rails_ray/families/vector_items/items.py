@@ -169,7 +169,7 @@ class VectorItems(ABC):
             if option in fields:
                 value = fields.pop(option)
                 if not isinstance(items, PqItems):
-                    raise ValueError(f"{option} must stand beside codes, got none: ask for codes, such as 8x256")
+                    raise ValueError(f"{option} must be given with codes, got none: add --codes, such as 8x256")
                 items = replace(items, **{name: value})
         if "keep_texts" in fields:
             fields["has_texts"] = fields.pop("keep_texts")
@@ -182,8 +182,8 @@ class VectorItems(ABC):
         made = self.config.with_family(items=items, **fields)
         if "index_of" in fields and fields.get("index", self.own.index) == FlatConfig():
             raise ValueError(
-                "index_of must stand beside an index, got flat in fp32, which is a scan of the items as they are: name "
-                "another index, or leave it out"
+                "index_of must be given with an index, got flat in fp32, which scans the items as they are: take "
+                "--index ivf or hnsw, or leave --index-of out"
             )
         return made
 

@@ -53,7 +53,10 @@ class ComponentsConfig:
 
     def __post_init__(self) -> None:
         if self.queries == "given" and self.items == "projected":
-            raise ValueError("queries must be projected for items that are, got given")
+            raise ValueError(
+                "components.queries must be projected where components.items are projected, got given: set both to "
+                "given, or both to projected"
+            )
         for name, least in (("width", 1), ("query_hidden", 0), ("gate_hidden", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")

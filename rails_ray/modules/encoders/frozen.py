@@ -101,7 +101,7 @@ class SentenceTransformerConfig(FrozenTextConfig):
         width: D; 0 for the model's.
         sha256: digest of the folder; empty for the folder's.
         query_prompt: text before each query: `auto` for the model's prompt, a name of another that it has, or a text;
-            empty for none. None is for runs of before, which read both sides by `encode`.
+            empty for none. None is for runs of earlier releases, which read both sides by `encode`.
         item_prompt: likewise of each item.
         truncate_dim: first numbers of a vector that are kept, of a model that was trained for it; 0 for the model's.
     """

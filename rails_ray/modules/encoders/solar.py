@@ -48,7 +48,7 @@ class ChunksConfig:
         input: what a query is: a `text`; `features`, each a number with its value; or a `vector`.
         num_inputs: places that each chunk hashes the words of a text to.
         ngram_sizes: lengths of the character n-grams that are read beside whole words of a text.
-        words: how texts become words; `alphanumeric` is for runs of before.
+        words: how texts are cut into words: `unicode`, or `alphanumeric` as in runs of earlier releases.
         reads_items: whether an item's own text is also a training query, which the item answers; for texts only.
         width: how many features there can be, or width D of a vector; 0 for the data set's.
     """

@@ -49,7 +49,7 @@ class TransformerConfig(EncoderConfig):
         vocabulary_size: most tokens that are learnt from the texts; at least 258, the 256 bytes and 2 more.
         pooling: `mean` of the tokens, or `aggregation` by as many extra tokens as the similarity has components.
         dropout: share of embeddings, attention outputs and network outputs that training drops, in [0, 1).
-        words: within what tokens lie; `alphanumeric` is for runs of before.
+        words: how texts are cut into words, within which tokens are: `unicode`, or `alphanumeric` as in earlier runs.
     """
 
     form: ClassVar[Form] = "text"

@@ -34,7 +34,7 @@ class TwoTowerConfig(EncoderConfig):
         hidden: hidden width H of each tower's network.
         num_buckets: number R of rows of the embedding table that both towers share.
         ngram_sizes: lengths of the character n-grams that are read beside whole words.
-        words: how texts become words; `alphanumeric` is for runs of before.
+        words: how texts are cut into words: `unicode`, or `alphanumeric` as in runs of earlier releases.
     """
 
     form: ClassVar[Form] = "text"

@@ -15,7 +15,10 @@ from rails_ray.schema.responses import ItemsResponse
 from rails_ray.serving.http.deadlines import deadline_of, in_time
 
 PATH = "/v1/items"
-CHANGES_NONE = "items are changed by a server that was started with --change-items, got one without: add it"
+CHANGES_NONE = (
+    "items must be changed by a server that was started with --change-items, got one without: restart it with "
+)
+"--change-items"
 
 
 class ChangesItems(Protocol):

@@ -17,8 +17,8 @@ class Gates:
         k: length of the lists whose hit rate decides: 1, 10, 50 or 200.
         min_hit_rate: hit rate@k that the version must have, whatever the current version has.
         max_drop: how far its hit rate@k may lie below the current version's; None to ignore the current version.
-        max_churn: share of the k best items, a mean over validation queries, that may be others than the current
-            version's; None for any.
+        max_churn: largest share of a query's k best items that may differ from the current version's, on average
+            over validation queries; None for any.
     """
 
     k: int = 10
@@ -42,13 +42,13 @@ def objection(gates: Gates, report: Report, current: Report | None) -> str | Non
         current: the report of the current version; None if there is none.
     """
     assert current is None or current.num_queries == report.num_queries
-    floor, why = gates.min_hit_rate, "the floor"
+    floor, why = gates.min_hit_rate, "min_hit_rate"
     if current is not None and gates.max_drop is not None and current.hit_rate[gates.k] - gates.max_drop > floor:
         floor = current.hit_rate[gates.k] - gates.max_drop
-        why = f"{current.hit_rate[gates.k]:.4f} of the current version less {gates.max_drop:g}"
+        why = f"the current version's {current.hit_rate[gates.k]:.4f} less max_drop {gates.max_drop:g}"
     if report.hit_rate[gates.k] >= floor:
         return None
-    return f"hit rate@{gates.k} must be at least {floor:.4f}, {why}, got {report.hit_rate[gates.k]:.4f}"
+    return f"hit rate@{gates.k} must be at least {floor:.4f} ({why}), got {report.hit_rate[gates.k]:.4f}"
 
 
 def churn_objection(max_churn: float, k: int, churn: float | None, reason: str | None) -> str | None:
@@ -59,5 +59,5 @@ def churn_objection(max_churn: float, k: int, churn: float | None, reason: str |
         reason: why it could not be measured.
     """
     if churn is None:
-        return f"churn@{k} must be known to be at most {max_churn:g}, got none: {reason}"
+        return f"churn@{k} must be at most {max_churn:g}, got none, as it could not be measured: {reason}"
     return None if churn <= max_churn else f"churn@{k} must be at most {max_churn:g}, got {churn:.4f}"

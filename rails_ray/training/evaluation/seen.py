@@ -91,8 +91,8 @@ def remark(seen_items: Mapping[str, Any], split: str) -> str:
     """
     share = _share(seen_items["num_seen"], seen_items["num_relevant"], split)
     return (
-        f"{share}: the first figure excludes seen items, as requests do by default, and never finds these; the second "
-        "allows seen items; --exclude-seen or --no-exclude-seen chooses one"
+        f"{share}: the first figure is of answers that exclude such items, as requests do by default, the second of "
+        "answers that may hold them: choose one with --exclude-seen or --no-exclude-seen"
     )
 
 
@@ -102,11 +102,11 @@ def left_out(queries: Queries, split: str) -> list[str]:
         return []
     share = _share(queries.num_seen_relevant, len(queries.relevant.rows), split)
     return [
-        f"{share}: requests exclude seen items by default, so that no cut-off keeps these; --exclude-seen or "
-        "--no-exclude-seen chooses"
+        f"{share}: requests exclude such items by default, so that no cut-off keeps them: choose with "
+        "--exclude-seen or --no-exclude-seen"
     ]
 
 
 def _share(num_seen: int, num_relevant: int, split: str) -> str:
-    of_all = f"{num_seen:,} of the {num_relevant:,} items that split {split} asks for"
+    of_all = f"{num_seen:,} of the {num_relevant:,} relevant items of split {split}"
     return f"{of_all} ({num_seen / num_relevant:.1%}) are in the history of their own query"

@@ -31,8 +31,8 @@ def test_few_training_queries_are_warned_of_and_what_trains_nothing_comes_first(
         "`rails-ray train vector-cosine --encoder.kind sentence_transformer --encoder.pretrained MODEL --data." in first
     )
     assert warning == (
-        "135 training queries: fewer than 4,000 are few for a model that learns words; with 300 pairs they name 9.0% "
-        "of the items"
+        "135 training queries: a model that learns words needs about 4,000; the 300 training pairs name 9.0% of the "
+        "items"
     )
     assert advice.first(texts(1), names(), "mine")[1].startswith("1 training query: ")
 
@@ -107,13 +107,13 @@ def test_training_pairs_and_named_items_are_counted(tmp_path: Path) -> None:
 
 
 def test_that_an_encoder_can_be_tried_is_said_where_texts_are(tmp_path: Path) -> None:
-    sentence = "what a pretrained encoder finds is shown with --encoder.pretrained MODEL, the folder of one"
+    sentence = "--encoder.pretrained MODEL measures a pretrained encoder too: MODEL is the folder of a model of sentence-transformers"
     assert sentence in remarks(looked(write_text_data(tmp_path / "texts")))
     assert sentence not in remarks(looked(write_sequence_data(tmp_path / "histories")))
 
 
 def test_how_to_compare_a_mixture_is_said_where_one_fits(tmp_path: Path) -> None:
-    sentence = "--compare {} trains it and a dot product of as many numbers, and says which finds more"
+    sentence = "--compare {} trains that recipe and a dot product of as many numbers, both for a few steps, and says which finds more"
     found = {
         name: [own for own in remarks(looked(folder)) if own.startswith("--compare")]
         for name, folder in (
@@ -165,4 +165,4 @@ def test_an_encoder_is_measured_on_a_part_and_bm25_on_that_part(
     assert "30 of 60" in text
     assert "2 of " in text
     assert "baseline-bm25 on that part ranked 30 of 60 items" in text
-    assert "what a pretrained encoder finds is shown" not in text
+    assert "measures a pretrained encoder too" not in text

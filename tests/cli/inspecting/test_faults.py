@@ -45,7 +45,7 @@ TEN_FAULTS = (
     "column 'vector' of {}/items.parquet must hold 7 numbers in every row as in row 0, got 1 in row 9: mend the row",
     "column 'vector' of {}/items.parquet must hold numbers that are finite in float32, got nan in row 11: mend",
     "column 'split' of {}/queries.parquet must be one of train, valid, test, validation, val, dev, got 'holdout' in",
-    "column 'item_id' of {}/relevance.parquet must be in {}/items.parquet, got 'nobody' in row 0, and so in 6",
+    "column 'item_id' of {}/relevance.parquet must hold ids of {}/items.parquet, got 'nobody' in row 0 (6",
     "column 'timestamp' of {}/interactions.parquet must hold times in ISO 8601, such as 2026-01-31T23:59:00Z, got 'yes",
     "{}/users.parquet must be a Parquet file, got: ",
 )

@@ -122,7 +122,9 @@ def test_problems_are_printed_and_exit_with_1(tmp_path: Path, capsys: pytest.Cap
     change(folder, "queries", setting("split", 1, "holdout"))
     assert main(["inspect", str(folder), "--no-timing"]) == 1
     out, errors = capsys.readouterr()
-    assert f"problem: column 'item_id' of {folder}/relevance.parquet must be in {folder}/items.parquet, got" in out
+    assert (
+        f"problem: column 'item_id' of {folder}/relevance.parquet must hold ids of {folder}/items.parquet, got" in out
+    )
     assert "problem: column 'split' of" in out
     assert errors == f"rails-ray: {folder} must be data that training takes, got 2 problems\n"
 
@@ -200,7 +202,10 @@ def test_ties_everywhere_and_duplicates_are_remarked(tmp_path: Path, capsys: pyt
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "note: interactions: column 'timestamp' is read as milliseconds, by its size" in text
     assert "the last two of 30 of 30 users have one timestamp, so that the order of the rows decides" in text
-    assert "each user has a single timestamp, so that the order of the rows is all that orders a history" in text
+    assert (
+        "all interactions of a user have the same timestamp, so that only the order of the rows orders a history"
+        in text
+    )
     assert "ties, which decide 30 of 30 test items" in text
     num_repeats = looked(folder)["facts"]["history"]["histories"]["num_repeats"]
     assert num_repeats
@@ -216,8 +221,8 @@ def test_held_out_items_that_are_all_in_their_histories(
     items[:, place] = items[:, place - 1]
     change(folder, "interactions", lambda found: found.set_column(1, "item_id", pa.array(items.ravel())))
     sentence = (
-        f"split {split} must ask for an item outside of its query's history, got 50, all inside; answers leave out "
-        "what a history holds: --no-exclude-seen lets it in"
+        f"split {split} must have a relevant item that is not in its query's history, got 50, all in it: add "
+        "--no-exclude-seen, so that answers may hold items of the history"
     )
     found = looked(folder)
     assert found["recipes"]["ml1m-sasrec"] == {"fits": False, "why": sentence}
@@ -225,7 +230,9 @@ def test_held_out_items_that_are_all_in_their_histories(
     assert main(["inspect", str(folder), "--no-timing", "--json", "--no-exclude-seen"]) == 0
     assert json.loads(capsys.readouterr().out)["recipes"]["ml1m-sasrec"]["fits"]
     storage = Storage(str(tmp_path / "storage"))
-    with pytest.raises(ValueError, match=f"split {split} must ask for an item outside of its query's history, got 50"):
+    with pytest.raises(
+        ValueError, match=f"split {split} must have a relevant item that is not in its query's history, got 50"
+    ):
         begin(sessions_config(folder), storage)
     assert begin(sessions_config(folder, exclude_seen=False), storage).pieces
 
@@ -352,4 +359,7 @@ def test_data_that_lack_a_column(tmp_path: Path) -> None:
     found = looked(str(folder))
     assert found["readings"]["history"]["lacks"] == ["interactions.position"]
     [sentence] = found["problems"]
-    assert sentence.endswith("interactions.parquet must have a column 'position', got user_id, item_id")
+    assert sentence.endswith(
+        "interactions.parquet must have a column 'position', got user_id, item_id: rename one of "
+        "them, or name it with --data.columns position=COLUMN"
+    )

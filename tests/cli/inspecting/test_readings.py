@@ -118,7 +118,7 @@ def test_data_may_be_read_in_several_ways(tmp_path: Path) -> None:
             "relevance",
             1,
             strangers("item_id"),
-            "column 'item_id' of {}/relevance/1.parquet must be in {}/items.parquet, got 'nobody' in row 0, and so in",
+            "column 'item_id' of {}/relevance/1.parquet must hold ids of {}/items.parquet, got 'nobody' in row 0 (",
         ),
         (
             "text",
@@ -153,7 +153,7 @@ def test_data_may_be_read_in_several_ways(tmp_path: Path) -> None:
             "interactions",
             1,
             strangers("item_id"),
-            "column 'item_id' of {}/interactions/1.parquet must be in {}/items.parquet, got 'nobody' in row 0, and",
+            "column 'item_id' of {}/interactions/1.parquet must hold ids of {}/items.parquet, got 'nobody' in row 0 (",
         ),
     ],
 )
@@ -180,7 +180,8 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     (folder / "items/_SUCCESS").touch()
     found = looked(folder)
     assert found["problems"] == [
-        f"{folder}/items/1.parquet must have a column 'text', got item_id",
+        f"{folder}/items/1.parquet must have a column 'text', got item_id: rename one of them, or name it with "
+        "--data.columns text=COLUMN",
         f"column 'item_id' of {folder}/items/0.parquet must have a value in every row, got null in row 4: give it "
         "one, or leave the row out",
         f"column 'split' of {folder}/queries.parquet must be one of train, valid, test, validation, val, dev, got "
@@ -213,8 +214,8 @@ def test_data_that_no_recipe_reads(tmp_path: Path) -> None:
     assert found["readings"]["text"] == {"fits": False, "lacks": ["relevance"]}
     assert found["ignored"] == ["relevant.parquet"]
     assert found["problems"] == [
-        f"{folder}/relevance.parquet must exist, got no such file, none of relevance in CSV, TSV or "
-        "JSON lines, and no folder relevance of such files"
+        f"{folder}/relevance.parquet must exist, got no such file, no relevance in CSV, TSV or JSON "
+        "lines, and no folder relevance of such files: add the table, or name the folder that has it"
     ]
 
 

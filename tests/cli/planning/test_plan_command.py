@@ -30,7 +30,7 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         "27.9 GB of 141 GB, of which 80% may be used",
         "The latency sets the 3 shards, where memory asks for 1; memory bandwidth takes most of a search.",
         "The queries set the 46 replicas of each shard: 138 GPUs in all; requests of 8 queries would take 54.",
-        "note: times are of a roofline and of how much of it an H100 reached",
+        "note: times are the GPU's peaks times the share of them that brute_force reached",
         "next: rails-ray encode --run RUN --shards 3 --dtype bfloat16 next: rails-ray serve",
         "next: rails-ray serve --profile production --keys-file keys --replicas 46 --gpus 1 --print-config",
     ):
@@ -46,7 +46,7 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         ("--items 4k --gpu h200", "Availability sets the 2 replicas of each shard: 2 GPUs in all."),
         ("--items 1M --method average --index ivf", "what index ivf misses depends on the vectors"),
         ("--items 1M --method per_embedding --num-per-embedding 1", "The search then doubles them and starts again."),
-        ("--items 1M --dtype int8 --gpu l4", "an index version stores fp32, fp16 or bf16, not int8 yet."),
+        ("--items 1M --dtype int8 --gpu l4", "a version cannot store int8 yet: encode it in fp16 or bf16."),
         ("--items 4k --gpu h100", "by a roofline: the longest of"),
         (
             "--items 700k --components 8 --width 32 --gpu h100",

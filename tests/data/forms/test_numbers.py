@@ -299,7 +299,9 @@ def test_what_it_shares_with_texts_is_checked(sparse: Path) -> None:
     with pytest.raises(ValueError, match=r"column 'item_id' of .*items\.parquet must hold distinct ids, got 'item-0'"):
         read(sparse)
     rewrite(sparse, "items", lambda table: table.slice(1, 3))
-    with pytest.raises(ValueError, match=r"column 'item_id' of .*relevance\.parquet must be in .*, got 'item-0' in"):
+    with pytest.raises(
+        ValueError, match=r"column 'item_id' of .*relevance\.parquet must hold ids of .*, got 'item-0' in"
+    ):
         read(sparse)
     (sparse / "queries.parquet").unlink()
     with pytest.raises(NotFoundError, match=r"queries\.parquet must exist, got no such file"):

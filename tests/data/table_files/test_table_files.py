@@ -126,7 +126,7 @@ def test_vectors_in_text(tmp_path: Path) -> None:
         ({"items.csv.gz": b"item_id,text\n"}, ValueError, r"items\.csv\.gz must be a file of gzip"),
         ({"items.csv": b""}, ValueError, r"items\.csv must hold at least 1 row"),
         ({"items.csv": b"item_id,text\n1,a\n", "items.tsv": b"item_id\ttext\n"}, ValueError, "must be one table, got"),
-        ({"item.csv": b"item_id,text\n1,a\n"}, NotFoundError, r"items\.parquet must exist, .* of items in CSV, TSV or"),
+        ({"item.csv": b"item_id,text\n1,a\n"}, NotFoundError, r"items\.parquet must exist, .* no items in CSV, TSV or"),
     ],
 )
 def test_files_that_cannot_be_read(

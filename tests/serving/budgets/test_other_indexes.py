@@ -132,7 +132,7 @@ def test_a_query_in_this_process_names_its_ranker(dot_products: Path, capsys: py
     assert main([*arguments, "--ranker.path", "support.ranked:by_pairs"]) == 0
     assert "'red hat': 40 calls, the heavy ranker's order" in capsys.readouterr().out
     assert main([*arguments, "--ranker.folder", "mine"]) == EXIT_BAD_ARGUMENT
-    assert "--ranker.folder must stand beside --ranker.path, got mine alone" in capsys.readouterr().err
+    assert "--ranker.folder must be given with --ranker.path, got mine alone" in capsys.readouterr().err
 
 
 def test_a_mixture_is_the_ranker_behind_rbe(tmp_path: Path) -> None:

@@ -152,12 +152,15 @@ def test_a_body_that_is_too_large(door: Door) -> None:
 
 def test_others_who_write_all_the_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     def outrun(*_: Any) -> Any:
-        raise ConflictError("no other version may be published while v1.1 is, got v2")
+        raise ConflictError("no other version may become current while v1.1 is published, got v2")
 
     monkeypatch.setattr(versions, "publish_change", outrun)
     refused = door.ask("POST", {"items": [item("x")]})
-    assert (refused.status_code, "no other version may be published" in refused.json()["error"]) == (409, True)
-    with Client(door.url, key=ADMIN) as server, pytest.raises(ConflictError, match="no other version may be published"):
+    assert (refused.status_code, "no other version may become current" in refused.json()["error"]) == (409, True)
+    with (
+        Client(door.url, key=ADMIN) as server,
+        pytest.raises(ConflictError, match="no other version may become current"),
+    ):
         server.delete(["a"])
 
 
@@ -224,7 +227,7 @@ def test_a_server_that_was_not_started_for_it(tmp_path: Path) -> None:
         for method, body in (("POST", {"items": [item("x")]}), ("DELETE", {"ids": [1]})):
             refused = door.ask(method, body)
             assert refused.status_code == 409
-            assert "items are changed by a server that was started with --change-items" in refused.json()["error"]
+            assert "items must be changed by a server that was started with --change-items" in refused.json()["error"]
 
 
 def test_nobody_changes_items_of_a_server_without_keys(tmp_path: Path) -> None:

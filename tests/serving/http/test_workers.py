@@ -170,7 +170,7 @@ def test_a_failure_of_a_worker_is_shown() -> None:
 
 def test_workers_need_single(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["serve", "--workers", "2", "--allow-anonymous", "--storage", str(tmp_path)]) == EXIT_BAD_ARGUMENT
-    assert "--workers must stand beside --single, got 2 alone" in capsys.readouterr().err
+    assert "--workers must be given with --single, got 2 alone" in capsys.readouterr().err
 
 
 def test_the_former_name_of_the_option_still_works(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -36,37 +36,37 @@ def test_a_version_passes_where_it_reaches_the_floor_and_has_not_dropped_too_far
             Gates(min_hit_rate=0.9),
             0.8,
             None,
-            "hit rate@10 must be at least 0.9000, the floor, got 0.8000",
+            "hit rate@10 must be at least 0.9000 (min_hit_rate), got 0.8000",
         ),
         (
             Gates(),
             0.88,
             0.9,
-            "hit rate@10 must be at least 0.8900, 0.9000 of the current version less 0.01, got 0.8800",
+            "hit rate@10 must be at least 0.8900 (the current version's 0.9000 less max_drop 0.01), got 0.8800",
         ),
         (
             Gates(min_hit_rate=0.95),
             0.93,
             0.9,
-            "hit rate@10 must be at least 0.9500, the floor, got 0.9300",
+            "hit rate@10 must be at least 0.9500 (min_hit_rate), got 0.9300",
         ),
         (
             Gates(min_hit_rate=0.5, max_drop=0.25),
             0.6,
             1.0,
-            "hit rate@10 must be at least 0.7500, 1.0000 of the current version less 0.25, got 0.6000",
+            "hit rate@10 must be at least 0.7500 (the current version's 1.0000 less max_drop 0.25), got 0.6000",
         ),
         (
             Gates(k=1, max_drop=0.0),
             0.25,
             0.5,
-            "hit rate@1 must be at least 0.5000, 0.5000 of the current version less 0, got 0.2500",
+            "hit rate@1 must be at least 0.5000 (the current version's 0.5000 less max_drop 0), got 0.2500",
         ),
         (
             Gates(min_hit_rate=0.1),
             math.nan,
             None,
-            "hit rate@10 must be at least 0.1000, the floor, got nan",
+            "hit rate@10 must be at least 0.1000 (min_hit_rate), got nan",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_by_default_a_version_must_not_be_worse_than_the_current_one() -> None:
         (0.2, None, None),
         (0.0, None, None),
         (0.2001, None, "churn@10 must be at most 0.2, got 0.2001"),
-        (None, "no data", "churn@10 must be known to be at most 0.2, got none: no data"),
+        (None, "no data", "churn@10 must be at most 0.2, got none, as it could not be measured: no data"),
     ],
 )
 def test_churn_up_to_the_gate_passes_and_unknown_churn_does_not(

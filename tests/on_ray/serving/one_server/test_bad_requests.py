@@ -22,11 +22,11 @@ pytestmark = pytest.mark.cluster
         ({"queries": [{"text": "a"}], "k": "ten"}, "k must be an integer, got 'ten'"),
         (
             {"queries": [{"text": "a"}], "speed": 9},
-            "speed must not be given, no such field exists, got 9",
+            "speed must not be given, as there is no such field, got 9",
         ),
         (
             {"queries": [{"texts": "a"}]},
-            "queries[0].texts must not be given, no such field exists, got 'a'",
+            "queries[0].texts must not be given, as there is no such field, got 'a'",
         ),
         ({"queries": [{"text": ""}]}, "queries[0].text must have a length of at least 1, got ''"),
         (
