@@ -178,7 +178,7 @@ def test_an_argument_that_cannot_be_is_told_and_exits_with_2(
         (
             ["train", "ml1m-sasrec", "--storage", "EMPTY"],
             2,
-            "recipe ml1m-sasrec needs a data set with items and interactions, got none: give its folder with --data.folder",
+            "needs a data set with items and interactions, got none: give its folder with --data.folder",
         ),
         (
             ["train", "text-solar", "--run", "typo", "--resume", "--storage", "EMPTY"],

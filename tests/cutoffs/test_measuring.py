@@ -82,8 +82,8 @@ def test_drift_is_seen() -> None:
     told = drift(found)
     assert told is not None
     assert re.fullmatch(
-        r"coverage 0\.\d+ must keep that share of the relevant items, got 0\.\d{4} \(0\.\d{4} to 0\.\d{4}\) on 600 queries: calibrate on "
-        "newer ones with `rails-ray calibrate`",
+        r"coverage 0\.\d+ must keep that share of the relevant items, got 0\.\d{4} \(0\.\d{4} to 0\.\d{4}\) on "
+        "600 queries: calibrate on newer queries with `rails-ray calibrate`",
         told,
     )
     assert all(one.high_both < one.nominal for one in found)

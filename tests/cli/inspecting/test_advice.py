@@ -107,13 +107,19 @@ def test_training_pairs_and_named_items_are_counted(tmp_path: Path) -> None:
 
 
 def test_that_an_encoder_can_be_tried_is_said_where_texts_are(tmp_path: Path) -> None:
-    sentence = "--encoder.pretrained MODEL measures a pretrained encoder too: MODEL is the folder of a model of sentence-transformers"
+    sentence = (
+        "--encoder.pretrained MODEL measures a pretrained encoder too: MODEL is the folder of a model of "
+        "sentence-transformers"
+    )
     assert sentence in remarks(looked(write_text_data(tmp_path / "texts")))
     assert sentence not in remarks(looked(write_sequence_data(tmp_path / "histories")))
 
 
 def test_how_to_compare_a_mixture_is_said_where_one_fits(tmp_path: Path) -> None:
-    sentence = "--compare {} trains that recipe and a dot product of as many numbers, both for a few steps, and says which finds more"
+    sentence = (
+        "--compare {} trains that recipe and a dot product of as many numbers, both for a few steps, and says which "
+        "finds more"
+    )
     found = {
         name: [own for own in remarks(looked(folder)) if own.startswith("--compare")]
         for name, folder in (

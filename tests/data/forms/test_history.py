@@ -189,7 +189,7 @@ GOOD = {
         (
             "interactions",
             {"user_id": ["a", "a", "b", "b"], "item_id": [10, 11, 12, 10], "position": [0, 0, 0, 0]},
-            r"/interactions\.parquet must hold a user with at least 3 interactions, got 2 in the longest history: valid and ",
+            r"/interactions\.parquet must hold a user with at least 3 interactions, got 2 in the longest ",
         ),
         (
             "interactions",
@@ -281,7 +281,7 @@ def test_timestamps_of_a_request_that_do_not_fit(times: list[int], message: str,
         ),
         (
             [1_700_000_000, 1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002, 1_700_000_000_003],
-            r"column 'timestamp' of .* must hold times of one unit, got 1\.7e\+09 and 1\.7e\+12, by their size seconds and m",
+            r"column 'timestamp' of .* must hold times of one unit, got 1\.7e\+09 and 1\.7e\+12, by their s",
         ),
     ],
 )

@@ -224,8 +224,8 @@ def test_a_pipeline_stops_at_its_gate_and_goes_on_from_there_when_it_is_submitte
     assert refused.code == 1, refused.log
     assert refused.told == {
         "job": "pipeline",
-        "error": "version first must pass the gates to be published: hit rate@10 must be at least 1.0000 (min_hit_rate), "
-        f"got {hit_rate['10']:.4f}",
+        "error": "version first must pass the gates to be published: hit rate@10 must be at least 1.0000 "
+        f"(min_hit_rate), got {hit_rate['10']:.4f}",
     }
     assert "Traceback" not in refused.log
     assert versions.current_version(store) == "v1"
