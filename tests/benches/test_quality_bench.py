@@ -103,9 +103,8 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> quality.Argume
     monkeypatch.setattr("jobs.benches.record.RESULTS", tmp_path / "results")
     monkeypatch.setattr("jobs.benches.quality_models.HISTORIES", {"walks": 8})
     cell, settings = Cell("walks", "esasrec", "dot"), Settings(width=16, num_negatives=8)
-    return quality.Arguments(
-        "train", cell=cell, data=tmp_path, state=tmp_path / "state", epochs=4.0, settings=settings, curve=2
-    )
+    given: Any = {"cell": cell, "data": tmp_path, "settings": settings, "state": tmp_path / "state"}
+    return quality.Arguments(task="train", epochs=4.0, curve=2, **given)
 
 
 @pytest.mark.long
@@ -118,9 +117,7 @@ def test_a_cell_that_has_ended_is_not_trained_again(arguments: quality.Arguments
     assert len([row for row in recorded(quality.NAME) if row.get("kind") == "cell"]) == 2
 
 
-def test_all_runs_the_other_benches_of_mixtures(
-    arguments: quality.Arguments, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_runs_the_other_benches_of_mixtures(arguments: quality.Arguments, monkeypatch: pytest.MonkeyPatch) -> None:
     called = list[tuple[str, Any]]()
     monkeypatch.setattr(quality, "CELLS", [])
     for name in quality.OTHERS:

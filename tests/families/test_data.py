@@ -108,7 +108,7 @@ def test_a_data_set_of_numbers(kind: str, width: int, query: dict[str, str], tmp
 
 @pytest.mark.parametrize("kind", ["features", "vector"])
 def test_numbers_need_a_folder(kind: str) -> None:
-    message = r"recipe small-solar needs a data set with items, queries and relevance, got none: name --data\.folder"
+    message = r"recipe small-solar needs a data set with items, queries and relevance, got none: give its folder with"
     with pytest.raises(ValueError, match=message):
         read_data(with_encoder(input=kind), Storage("unused"))
 

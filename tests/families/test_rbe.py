@@ -323,7 +323,7 @@ def changed_scores(tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, 
         ),
         (
             lambda rows: rows | {"query_id": [own + 1000 for own in rows["query_id"]]},
-            "column 'query_id' of .* must be in",
+            "column 'query_id' of .* must hold ids of",
         ),
         (lambda rows: {"query_id": rows["query_id"]}, "must have a column 'scores'"),
     ],

@@ -64,7 +64,7 @@ def test_data_of_the_user(texts: RunConfig, histories: RunConfig, storage: Stora
 
 def test_histories_need_a_folder(storage: Storage) -> None:
     with pytest.raises(
-        ValueError, match=r"recipe small needs a data set with items and interactions, got none: name --data\.folder"
+        ValueError, match=r"recipe small needs a data set with items and interactions, got none: give its folder with"
     ):
         read_data(small_history_config(), storage)
 

@@ -103,13 +103,14 @@ def test_some_rows_of_a_shard_are_searched_as_if_there_were_no_others(tmp_path: 
     assert len(shard) == 30, "the shard itself is as it was"
 
 
-def test_vectors_of_which_two_are_equal_are_in_memory_twice_and_found_all_the_same(tmp_path: Path) -> None:
-    """As docs/indexes.md says: rows of the graph are then not those of the items."""
+def test_vectors_of_which_two_are_equal_are_in_memory_once_and_both_found(tmp_path: Path) -> None:
+    """As docs/indexes.md says: a copy is a node of the graph that nothing links."""
     vectors = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
     vectors[20] = vectors[3]
     local.build(vectors, folder=str(tmp_path), index="hnsw")
     opened = local.open(str(tmp_path))
     searcher: Any = opened.shards[0].searcher
-    assert searcher.first_stage.by_average.index.vectors is None
+    kept = searcher.first_stage.by_average.index.vectors
+    assert kept.data_ptr() == searcher.items.vectors(None).data_ptr()
     [found] = opened.search(vectors[3:4], k=2, method="ann").results
     assert found.items == [3, 20]

@@ -65,7 +65,7 @@ def test_rows_of_equals_the_loop(data: st.DataObject) -> None:
             rows_of(asked, there, "c")
     else:
         assert rows_of(asked, there, "c").tolist() == [known.index(value) for value in ids]
-    with pytest.raises(ValueError, match=f"column 'c' of f must be .*, got ({stranger} in row 0|int64)"):
+    with pytest.raises(ValueError, match=f"column 'c' of f must .*, got ({stranger} in row 0|int64)"):
         rows_of(of("f", "c", pa.chunked_array([[stranger]])), there, "c")
 
 

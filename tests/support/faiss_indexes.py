@@ -47,7 +47,8 @@ def built(config: IndexConfig, items: Tensor, seed: int = 0) -> Built:
 
 
 def opened(config: IndexConfig, items: Tensor) -> FaissIndex:
-    return FaissIndex.read(*built(config, items))
+    data, error = built(config, items)
+    return FaissIndex.read(memoryview(bytearray(data)), error)  # memory that torch may write to, as a server's is
 
 
 def stored(index: FaissIndex) -> Tensor:

@@ -57,7 +57,7 @@ def test_shared_columns_come_first_and_pairs_are_those_of_training(tmp_path: Pat
         ({"item_features": {"likes": [1.0, 1e99, 2.0, 3.0]}}, r"finite in float32, got 1e\+99 in row 1"),
         ({"item_features": {"item_id": [10, 9, 8, 8]}}, "must hold distinct ids, got 8 again in row 3"),
         ({"item_features": {"item_id": [10, 9, 8, 6]}}, "must hold ids of .*/item_features.parquet, got 7 in row 0"),
-        ({"query_features": {"query_id": ["q", "s", "p"]}}, "in .*/query_features.parquet, got 'r' in row 2"),
+        ({"query_features": {"query_id": ["q", "s", "p"]}}, "hold ids of .*/query_features.parquet, got 'r' in row 2"),
         ({"query_features": {"age": [30, 20, 21]}}, "must have the same features, got others for 'x' in row 2"),
     ],
 )

@@ -349,7 +349,7 @@ def test_a_part_that_another_import_wrote_too_late_is_deleted(tmp_path: Path, mo
 
 
 def test_there_is_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"items.parquet must exist, got no such file, none of items"):
+    with pytest.raises(NotFoundError, match=r"items.parquet must exist, got no such file, no items"):
         open_items(Storage(str(tmp_path)))
     assert PART_BYTES == 2**26
     assert set(WRITERS) <= set(READERS)
