@@ -79,6 +79,6 @@ def vectors_gated() -> RunConfig:
             gate_hidden=16,
             logit_dropout=0.0,
             gate_dropout=0.0,
-            gate_inputs=("query", "logits"),  # the best of three on validation (docs/log/training.md)
+            gate_inputs=("query", "item", "logits"),  # the best of five on validation (docs/log/training.md)
         ),
     )
