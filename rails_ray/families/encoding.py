@@ -182,7 +182,7 @@ def _encoded(
         logging.getLogger(__name__).warning(note)
     if num_shards > scanned.num_items:
         raise ValueError(
-            f"shards must number at most the {scanned.num_items} items, got {num_shards}: take fewer shards"
+            f"num_shards (--shards) must be at most the {scanned.num_items} items, got {num_shards}: take fewer"
         )
     if scanned.num_in is not None and not (sizes := scanned.num_in.sum(axis=0)).all():
         raise ValueError(

@@ -148,7 +148,7 @@ class _Search(Strict):
     fallback: Literal["popular"] | None = Field(
         None,
         description="Answer for a history of which the index knows no item, or a user whom it does not know: `popular` "
-        "gives the k (by default 10) most popular items, whatever the cut-off. Without it the answer is an error.",
+        "gives the most popular items: as many as k or top_k, else at most 10. Without it the answer is an error.",
     )
     ids: Ids = "stored"
     group_by: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(

@@ -245,8 +245,8 @@ class _Reading:
                     given = f" to read as {name!r}" if name in table.renamed else ""
                     raise ValueError(
                         f"{footer.name} must have a column {table.renamed.get(name, name)!r}{given}, got "
-                        f"{', '.join(footer.columns) or 'no column'}: rename one of them, or name it with "
-                        f"--data.columns {name}=COLUMN"
+                        f"{', '.join(footer.columns) or 'no column'}: rename one of them, or train "
+                        f"with --data.columns {name}=COLUMN"
                     )
         return _Reading(table, kinds, {name: _type_of(table, footers, name, kind) for name, kind in kinds.items()})
 

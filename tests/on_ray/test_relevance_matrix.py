@@ -116,7 +116,7 @@ def test_holes_are_counted_and_bounded(tmp_path: Path) -> None:
     ):
         fill(str(tmp_path), "n", str(data), FAILING)
     with pytest.raises(
-        UnavailableError, match=r"must leave at most 0\.05 of the pairs without"
+        UnavailableError, match=r"the heavy ranker must leave at most 0\.05 of the pairs without a score"
     ):  # however often it is asked
         fill(str(tmp_path), "n", str(data), FAILING)
 

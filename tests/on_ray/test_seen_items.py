@@ -35,7 +35,7 @@ SHARE = NUM_REPEATED / NUM_SESSIONS
 
 def told(split: str) -> str:
     of_all = f"15 of the 50 relevant items of split {split} (30.0%)"
-    return f"{of_all} are in the history of their own query: the first figure"
+    return f"{of_all} are in the history of their own query: answers leave them out in the first figure"
 
 
 def write_run(storage: Storage, run: str, config: RunConfig) -> None:

@@ -323,7 +323,7 @@ def test_arguments_that_cannot_be(root: Path, run: Run, run_config: RunConfig) -
         on_ray.train(replace(run_config, data=DataConfig(folder=str(root / "nowhere"))), storage)
     with pytest.raises(NotFoundError, match=r"run must be one of .*first.*, got 'nope'"):
         on_ray.encode(storage, "nope")
-    with pytest.raises(ValueError, match="shards must number at most the 60 items, got 61"):
+    with pytest.raises(ValueError, match="must be at most the 60 items, got 61"):
         on_ray.encode(storage, "first", num_shards=61)
     with pytest.raises(NotFoundError, match="got 'nope'"):
         on_ray.publish(storage, "nope")

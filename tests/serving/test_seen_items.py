@@ -134,8 +134,8 @@ def test_a_cut_off_is_tuned_on_the_lists_that_requests_get(tmp_path: Path) -> No
         most = max(own.recall for own in found.tried)
         assert (most == 1) != is_excluded
         assert most == pytest.approx(1 - is_excluded * NUM_REPEATED / NUM_SESSIONS)
-        told = "15 of the 50 relevant items of split valid (30.0%) are in the history of their own query"
-        assert any(own.startswith(told) for own in found.left_out) == (
+        sentence = "15 of the 50 relevant items of split valid (30.0%) are in the history of their own query"
+        assert any(own.startswith(sentence) for own in found.left_out) == (
             Version(store, local.open(str(store)).manifest).config.data.exclude_seen is None
         )
         other = tune_cutoffs(store, version="v1", kinds=["top_k"], data=DataConfig(exclude_seen=is_excluded is False))

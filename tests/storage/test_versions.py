@@ -94,8 +94,9 @@ def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(
         versions.check_file(*arguments)
 
     monkeypatch.setattr(versions, "check_file", meanwhile)
-    told = "no other version may become current while v2 is published, got v3: v2 is stored but not"
-    with pytest.raises(ConflictError, match=told):
+    with pytest.raises(
+        ConflictError, match="while v2 is published, got v3: v2 is stored but not current; publish it again"
+    ):
         versions.publish(storage, encoded, "now")
     assert versions.current_version(storage) == "v3"
     assert versions.read_manifest(storage, "v2").version == "v2"

@@ -91,8 +91,8 @@ def remark(seen_items: Mapping[str, Any], split: str) -> str:
     """
     share = _share(seen_items["num_seen"], seen_items["num_relevant"], split)
     return (
-        f"{share}: the first figure is of answers that exclude such items, as requests do by default, the second of "
-        "answers that may hold them: choose one with --exclude-seen or --no-exclude-seen"
+        f"{share}: answers leave them out in the first figure, as requests do by default, and may hold them in the "
+        "second: choose one with --exclude-seen or --no-exclude-seen"
     )
 
 

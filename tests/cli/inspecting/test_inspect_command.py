@@ -361,5 +361,5 @@ def test_data_that_lack_a_column(tmp_path: Path) -> None:
     [sentence] = found["problems"]
     assert sentence.endswith(
         "interactions.parquet must have a column 'position', got user_id, item_id: rename one of "
-        "them, or name it with --data.columns position=COLUMN"
+        "them, or train with --data.columns position=COLUMN"
     )

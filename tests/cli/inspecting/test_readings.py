@@ -180,7 +180,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     (folder / "items/_SUCCESS").touch()
     found = looked(folder)
     assert found["problems"] == [
-        f"{folder}/items/1.parquet must have a column 'text', got item_id: rename one of them, or name it with "
+        f"{folder}/items/1.parquet must have a column 'text', got item_id: rename one of them, or train with "
         "--data.columns text=COLUMN",
         f"column 'item_id' of {folder}/items/0.parquet must have a value in every row, got null in row 4: give it "
         "one, or leave the row out",

@@ -271,8 +271,8 @@ def test_queries_are_logged_if_that_is_asked_for(version: LocalVersion, caplog: 
         ask(SingleProcessServer(version, on_search=query_log.note), "POST", "/v1/search", asked, x_request_id="mine-5")
         by_vector = {"queries": [{"embedding": [0.5] * 8}], "k": 3}
         ask(SingleProcessServer(version, on_search=query_log.note), "POST", "/v1/search", by_vector)
-    told, of_vector = caplog.messages
-    assert told == 'version v1, request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
+    of_text, of_vector = caplog.messages
+    assert of_text == 'version v1, request mine-5: {"queries":[{"text":"a secret"}],"k":3}'
     assert f'"queries":[{{"embedding":[{",".join(["0.5"] * 8)}]}}]' in of_vector
 
 

@@ -202,12 +202,12 @@ def test_reports_of_an_earlier_release_have_one_figure_without_a_label() -> None
 def test_the_sentences() -> None:
     seen = ItemLists.of([[1], [0], [0]] * 1000)
     queries = Queries(seen, ItemLists.of([[1]] * 3000), seen)
-    told = "1,000 of the 3,000 relevant items of split test (33.3%) are in the history of their own query"
+    share = "1,000 of the 3,000 relevant items of split test (33.3%) are in the history of their own query"
     assert remark({"num_seen": 1000, "num_relevant": 3000}, "test") == (
-        f"{told}: the first figure is of answers that exclude such items, as requests do by default, the second of "
-        "answers that may hold them: choose one with --exclude-seen or --no-exclude-seen"
+        f"{share}: answers leave them out in the first figure, as requests do by default, and may hold them in the "
+        "second: choose one with --exclude-seen or --no-exclude-seen"
     )
     assert left_out(queries, "test") == [
-        f"{told}: requests exclude such items by default, so that no cut-off keeps them: choose with --exclude-seen "
+        f"{share}: requests exclude such items by default, so that no cut-off keeps them: choose with --exclude-seen "
         "or --no-exclude-seen"
     ]
