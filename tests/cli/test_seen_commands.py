@@ -21,9 +21,9 @@ from support.inspected import looked
 from support.sessions import publish_repeating, sessions_config, write_sessions
 
 SENTENCE = (
-    "15 of the 50 relevant items of split test (30.0%) are in the history of their own query: answers leave them out in "
-    "the first figure, as requests do by default, and may hold them in the second: choose one with --exclude-seen or "
-    "--no-exclude-seen"
+    "15 of the 50 relevant items of split test (30.0%) are in the history of their own query: answers leave them out "
+    "in the first figure, as requests do by default, and may hold them in the second: choose one with --exclude-seen "
+    "or --no-exclude-seen"
 )
 CHOICES: dict[bool | None, list[str]] = {None: [], True: ["--exclude-seen"], False: ["--no-exclude-seen"]}
 COMMANDS = (
