@@ -17,8 +17,7 @@ with clusters of its own, so that one that fails or hangs ends alone:
     python -m jobs.benches.gpu_system --device cpu --small      # the same code; Ray counts a GPU that is the CPU
 
 On a lent machine: `COMMIT=... python3 -m jobs.benches.gpu_system --out $OUT`, the packages on PYTHONPATH. All sections
-together take some 11 minutes on 16 cores, so that two calls are needed where one may take ten: `--only train encode`
-(6 minutes) and `--only serve large faiss` (5).
+together take some eight minutes by the rows of an H100 with 16 cores, which were of shorter and longer cases.
 
 A yes: no row has `failed`. Its speeds are of one run each, and say whether the GPU is used, not how fast it could be.
 

@@ -20,14 +20,20 @@ from jobs.benches.gpu_system_training import DATA
 from jobs.benches.gpu_system_versions import FOLLOW_S, beside_plan, gpu_scans, planned_mb, swapped
 from jobs.benches.http import PORT, ROLES
 from jobs.benches.throughput import TEXTS, body_of, loaded
-from rails_ray import on_ray
 from rails_ray.data.queries import DenseRows
+from rails_ray.families import calibrations
 from rails_ray.families.building import QUERY
-from rails_ray.families.config import RunConfig, to_json
+from rails_ray.families.calibrating import calibrated
+from rails_ray.families.config import RunConfig, from_json, to_json
+from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
+from rails_ray.families.encoding import EncodeOptions, encode
+from rails_ray.families.in_process import InProcess
 from rails_ray.families.items import ByModel
 from rails_ray.families.recipes.emoji import MIXTURE, emoji_mol
 from rails_ray.families.recipes.vectors import vector_mol
+from rails_ray.families.running import begin, write_piece
+from rails_ray.families.version_queries import VersionQueries
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.vectors import VectorsConfig
@@ -35,17 +41,20 @@ from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs
 from rails_ray.serving import local
-from rails_ray.storage import parts, versions
+from rails_ray.storage import parts, runs, versions
 from rails_ray.storage.described import WEIGHTS
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.manifest import CONFIG
 from rails_ray.storage.parquet import item_part
+from rails_ray.training.piece import Given, fit
 
 MOST_OFF = 2e-3  # between scores of a GPU and of the CPU
 REPLICAS, SHARDS = 2, 2
 SHARE = 0.25
 ASKED_TIMES, AT_ONCE = 3, 8
 LOADS = ((1, 1), (8, 1), (32, 1))  # clients, queries of a request
+LOAD_S, WARM_S = 3, 1
+RUN = "served"
 CUTOFFS: dict[str, dict[str, Any]] = {
     "top_k": {"k": 20, "cutoff": {"top_k": 20}},
     "top_k by two_pass": {"k": 20, "cutoff": {"top_k": 20}, "method": "two_pass"},
@@ -73,12 +82,7 @@ def serve_cases(system: System) -> Iterator[Case]:
     """The emoji, after a short training, in two shards, two replicas of each and of the router; profile production."""
     storage, config = system.storage("serve"), replace(emoji_mol(), data=DATA)
     config = replace(config, training=replace(config.training, num_steps=system.sized(100, 20)))
-    with cluster(system.num_cpus):
-        # On the CPU, so that a GPU that cannot train can still serve.
-        run = on_ray.train(config, storage, num_workers=1, use_gpu=False)
-        made = on_ray.encode(storage, run.name, num_shards=SHARDS, use_gpu=False)
-        on_ray.calibrate(storage, version=made.version)
-        on_ray.publish(storage, made.version)
+    publish_here(storage, config)
     on_cpu = local.open(storage)
     expected = {name: [result.model_dump() for result in asked(on_cpu, body)] for name, body in CUTOFFS.items()}
     if system.has_gpu:
@@ -87,6 +91,22 @@ def serve_cases(system: System) -> Iterator[Case]:
         size = DeploymentSize(replicas=REPLICAS, num_cpus=1, num_gpus=SHARE if is_gpu else 0)
         labels = {"on": place, "gpus": size.num_gpus}
         yield from up(system, storage, size, labels, partial(serve_questions, system, on_cpu, expected))
+
+
+def publish_here(storage: str, config: RunConfig) -> None:
+    """Train, encode, calibrate and publish in this process, on the CPU: a GPU that cannot train can still serve, and
+    workers of a cluster take longer to start than all of it takes."""
+    store = Storage(storage)
+    begun = begin(config, store, RUN)
+    read = read_data(from_json(begun.config), store)
+    for piece in begun.pieces:
+        fitted = fit(piece, Given(read=read, storage=store, run=RUN))
+        assert fitted is not None
+        write_piece(store, runs.piece_run(RUN, piece.name), fitted, begun.config)
+    made = encode(InProcess(), storage, RUN, EncodeOptions(num_shards=SHARDS, use_gpu=False))
+    found = VersionQueries.read(store, made.version, None, ["valid"])
+    calibrations.write(store, made.version, calibrated(found, "valid").stored)
+    versions.publish(store, made, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 
 def serve_questions(
@@ -100,7 +120,7 @@ def serve_questions(
     yield Case({"case": "explain"}, partial(explained, url, on_cpu, expected["top_k"][0]["items"][:3]))
     yield Case({"case": "swap, there and back"}, partial(swapped, url, system.storage("serve")))
     for clients, num_queries in LOADS:
-        yield load_case(url, clients, num_queries, system.sized(5, 1))
+        yield load_case(url, clients, num_queries)
 
 
 def up(
@@ -212,12 +232,12 @@ def explained(url: str, version: local.LocalVersion, items: Sequence[str]) -> di
     return {"off": off} | ({"failed": f"cosines must agree to {MOST_OFF:g}, got {off:g}"} if off > MOST_OFF else {})
 
 
-def load_case(url: str, clients: int, queries: int, seconds: float, body_of: BodyOf = body_of) -> Case:
+def load_case(url: str, clients: int, queries: int, body_of: BodyOf = body_of) -> Case:
     """Clients that ask, wait for the answer and ask again."""
 
     def measure() -> dict[str, Any]:
-        asyncio.run(loaded(url, clients, queries, min(seconds, 2), body_of))
-        row = asyncio.run(loaded(url, clients, queries, seconds, body_of))
+        asyncio.run(loaded(url, clients, queries, WARM_S, body_of))
+        row = asyncio.run(loaded(url, clients, queries, LOAD_S, body_of))
         row["requests_per_s"] = row["queries_per_s"] / queries
         return row | ({"failed": f"no request must be refused, got {row['refused']}"} if row["refused"] else {})
 
@@ -240,7 +260,7 @@ def large_questions(system: System, kept: Kept, is_gpu: bool, url: str) -> Itera
     yield Case({"case": f"top_k {K}"}, partial(large_answers, url, kept))
     for clients in (1, 8) if is_gpu else (1,):
         for num_queries in LARGE_QUERIES:
-            yield load_case(url, clients, num_queries, system.sized(6, 1), large_body)
+            yield load_case(url, clients, num_queries, large_body)
 
 
 def made(storage: str, num_items: int, device: str, cores: int) -> dict[str, Any]:

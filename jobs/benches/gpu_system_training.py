@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,8 @@ DATA = DataConfig(num_valid=500, num_test=500)
 FIRST_LOSSES, MOST_OFF = 5, 1e-2  # losses of the first steps differ by rounding, which the steps before enlarge
 NUM_CHUNKS, FEW_CHUNKS, SHARE = 4, 2, 0.25  # chunks of SOLAR, those of a test, and the part of a GPU that each has
 RUN = "mixture"
+MIXTURE, CHUNKS = "mixture, one worker", "SOLAR, chunks"
+TWO_WORKERS, MIXTURE_BY_RAY_TRAIN = "mixture, two workers of Ray Train", "mixture, one worker of Ray Train"
 
 
 def observed(assignment: Assignment) -> None:
@@ -59,26 +62,35 @@ def observed(assignment: Assignment) -> None:
 
 
 def train_cases(system: System) -> Iterator[Case]:
-    """A mixture with cross-device negatives, and chunks of SOLAR."""
+    """A mixture with cross-device negatives, and chunks of SOLAR.
+
+    Those on the CPU take four threads at most, and are trained while those on the GPU are, whose process has its own.
+    """
     storage = system.storage("train")
-    short, long = (mixture(system.sized(num_steps, 5)) for num_steps in (30, 400))
-    with cluster(system.num_cpus):
+    short, long = (mixture(system.sized(num_steps, 5)) for num_steps in (30, 200))
+    num_chunks = system.sized(NUM_CHUNKS, FEW_CHUNKS)
+    solar = chunks(num_chunks, system.sized(200, 5), system.is_small)
+    (on_gpu, _), (on_cpu, _) = system.places()
+    quarters, tasks = TrainResources(num_gpus=SHARE), TrainResources(backend="tasks", num_gpus=0)
+    train = partial(trained, system, storage=storage)
+    with cluster(system.num_cpus), ThreadPoolExecutor(1) as beside:
         yield Case({"case": "cluster"}, counted)
-        for place, is_gpu in system.places():
-            measure = partial(trained, system, short, storage, is_gpu)
-            yield Case({"case": "mixture, one worker", "on": place}, measure)
-        labels: dict[str, Any] = {"case": "mixture, two workers of Ray Train", "on": "cpu"}
-        yield Case(labels, partial(trained, system, short, storage, False, num_workers=2))
-        first, _ = next(system.places())
-        yield Case(
-            {"case": "mixture, one worker of Ray Train", "on": first}, partial(by_ray_train, system, long, storage)
-        )
-        for place, is_gpu in system.places():
-            placing = TrainResources(num_gpus=SHARE) if is_gpu else TrainResources(backend="tasks", num_gpus=0)
-            labels = {"case": f"SOLAR, chunks by {placing.backend}", "on": place, "gpus": placing.num_gpus}
-            num_chunks = system.sized(NUM_CHUNKS, FEW_CHUNKS)
-            config = chunks(num_chunks, system.sized(200, 5), system.is_small)
-            yield Case(labels, partial(trained, system, config, storage, is_gpu, num_chunks, placing))
+        later = [
+            beside.submit(train, short, use_gpu=False),
+            beside.submit(train, short, use_gpu=False, num_workers=2),
+            beside.submit(train, solar, use_gpu=False, num_workers=num_chunks, placing=tasks),
+        ]
+        first = {
+            MIXTURE: partial(train, short, use_gpu=True),
+            MIXTURE_BY_RAY_TRAIN: partial(by_ray_train, system, long, storage),
+            CHUNKS: partial(train, solar, use_gpu=True, num_workers=num_chunks, placing=quarters),
+        }
+        losses = dict[str, Sequence[float]]()  # of the GPU's first steps, by the name of the case
+        for name, measure in first.items():
+            yield Case({"case": name, "on": on_gpu}, partial(kept, measure, name, losses))
+        for name, measured in zip((MIXTURE, TWO_WORKERS, CHUNKS), later, strict=True):
+            labels = {"case": name, "on": on_cpu, "beside": "the GPU's"}
+            yield Case(labels, partial(against, measured.result, losses.get(name)))
 
 
 def counted() -> dict[str, Any]:
@@ -104,6 +116,7 @@ def chunks(num_chunks: int, num_steps: int, is_small: bool) -> RunConfig:
 def trained(
     system: System,
     config: RunConfig,
+    *,
     storage: str,
     use_gpu: bool,
     num_workers: int = 1,
@@ -157,21 +170,23 @@ def _steps(system: System, begun: Begun, pieces: Sequence[runs.Run], use_gpu: bo
         row["failed"] = f"all workers must train on {expected}"
     elif expected == "cuda" and not all(worker["peak_mb"] for worker in workers):
         row["failed"] = "all workers must have tensors on the GPU"
-    else:
-        row |= _beside_the_gpu(store, begun.run, losses[0])
     return row
 
 
-def _beside_the_gpu(store: Storage, run: str, losses: Sequence[float]) -> dict[str, Any]:
-    """How far the first losses are from those of the same run on the GPU, if both have one worker a piece."""
-    other = run.replace("-cpu-", "-gpu-")
-    pieces = runs.pieces(store, other) if other != run and runs.is_begun(store, other) else None
-    if pieces is None or not runs.is_finished(store, other):
-        return {}
-    first = runs.read_piece(store, other, pieces[0] if pieces else "").training["losses"]
-    pairs = list(zip(first[:FIRST_LOSSES], losses, strict=False))
-    off = max(abs(one - another) / abs(another) for one, another in pairs)
-    row: dict[str, Any] = {"losses_off": off}
+def kept(measure: Callable[[], dict[str, Any]], name: str, losses: dict[str, Sequence[float]]) -> dict[str, Any]:
+    """Measure, and keep the losses of the first steps."""
+    row = measure()
+    losses[name] = row["first_losses"]
+    return row
+
+
+def against(measure: Callable[[], dict[str, Any]], losses: Sequence[float] | None) -> dict[str, Any]:
+    """Measure, and say how far the first losses are from the GPU's, if it has trained the same."""
+    row = measure()
+    if losses is None:
+        return row
+    off = max(abs(one - other) / abs(other) for one, other in zip(losses, row["first_losses"], strict=True))
+    row["losses_off"] = off
     if off > MOST_OFF:
         row["failed"] = f"the first losses must agree to {MOST_OFF:g}, got {off:g}"
     return row

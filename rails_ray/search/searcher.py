@@ -52,6 +52,7 @@ from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.methods.two_pass import AverageFirst, TwoPass
 from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.uploads import upload
 
 
 @runtime_checkable
@@ -95,7 +96,7 @@ class Searcher(Protocol, Generic[Query]):
         """The exact search of some items, as if there were no others.
 
         Args:
-            rows: ascending, one at least.
+            rows: ascending, one at least, in the host's memory.
         """
 
     def log_sum_exp(self, query: Query, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
@@ -274,7 +275,7 @@ class ByCodes:
 
     def some(self, rows: Int[Tensor, " N"]) -> FullLookUp:
         """The contract of `Searcher`."""
-        items = take(self.items, rows)
+        items = take(self.items, upload(rows, self.items.codes.device))
         return FullLookUp(items, LookupIndex(items.codes))
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:

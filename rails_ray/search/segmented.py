@@ -21,6 +21,7 @@ from rails_ray.modules.similarities.explain import Explained
 from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import ExactSearch, Query, Retriever
+from rails_ray.search.methods.on_gpu import GpuScan, search_each
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -66,10 +67,10 @@ class Segmented(Generic[Query]):
     def some(self, rows: Int[Tensor, " N"]) -> "_SomeOfSegments[Query]":
         """The contract of `Searcher`."""
         found, sizes = list[ExactSearch[Query]](), list[int]()
-        for first, segment in zip(self.first_rows, self.segments, strict=True):
-            own = rows[(rows >= first) & (rows < first + len(segment))] - first
+        ends = torch.searchsorted(rows, torch.tensor(self.first_rows[1:], dtype=torch.int64)).tolist()
+        for segment, first, own in zip(self.segments, self.first_rows, rows.tensor_split(ends), strict=True):
             if len(own):
-                found.append(segment.some(own))
+                found.append(segment.some(own - first))
                 sizes.append(len(own))
         return _SomeOfSegments(found, [0, *accumulate(sizes)][:-1], sizes)
 
@@ -104,11 +105,19 @@ class _OfSegments(Generic[Query]):
         return all(retriever.is_exact for retriever in self.retrievers)
 
     def search(self, query: Query, spec: SearchSpec) -> SearchResult:
-        mask, parts = spec.mask, list[SearchResult]()
-        for retriever, first, size in zip(self.retrievers, self.first_rows, self.sizes, strict=True):
-            own = spec if mask is None else replace(spec, mask=mask.of_items(first, size))
-            parts.append(of_corpus(retriever.search(query, own), first))
-        return merge(parts, spec, spec.num_left(len(query), sum(self.sizes)))
+        mask, scans = spec.mask, [own for own in self.retrievers if isinstance(own, GpuScan)]
+        specs = [
+            spec if mask is None else replace(spec, mask=mask.of_items(first, size))
+            for first, size in zip(self.first_rows, self.sizes, strict=True)
+        ]
+        if len(scans) == len(self.retrievers):
+            found = search_each(scans, query, specs)
+        else:
+            found = [own.search(query, asked) for own, asked in zip(self.retrievers, specs, strict=True)]
+        on_host = [own.on("cpu") for own in found]  # what is merged is little, and merging looks at it
+        threshold = None if spec.threshold is None else spec.threshold.cpu()
+        parts = [of_corpus(own, first) for own, first in zip(on_host, self.first_rows, strict=True)]
+        return merge(parts, replace(spec, threshold=threshold), spec.num_left(len(query), sum(self.sizes)))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from rails_ray.cutoffs.temperatures import tempered
 from rails_ray.families.shards import Items, base_of, deltas_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
+from rails_ray.modules.losses import ScoreLogit
+from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors, on_device, take
 from rails_ray.search.masks import Exclusions, Mask, Remaining
 from rails_ray.search.methods import ExactSearch
@@ -28,6 +30,7 @@ from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, joined, nothing
+from rails_ray.search.streams import own_stream
 from rails_ray.search.uploads import upload
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.serving.kept_masks import KeptMasks, LeftRows
@@ -45,7 +48,7 @@ Value = TypeVar("Value")
 class _Gathered:
     """Some items of a shard, as if there were no others.
 
-    rows: their rows of the shard, ascending, on the device that searches.
+    rows: their rows of the shard, ascending, in the host's memory.
     mask: what each query excludes of them.
     """
 
@@ -140,7 +143,7 @@ class ShardSearch:
         """
         held, excluded = self.held, self._rows_of(exclude)
         began = time.perf_counter()
-        with noted() as stages:
+        with noted() as stages, own_stream(self.device):
             groups = self._groups(request.scope, len(excluded))
             found = self._of_groups(query, request, excluded, groups)
         seconds, scoring = time.perf_counter() - began, stages.get("score", 0.0)
@@ -206,8 +209,8 @@ class ShardSearch:
         searcher.retriever(request.method, request.params)  # refuses what it would refuse of all items
         gathered = self._gathered(left, excluded)
         if gathered is None:
-            return nothing(len(query), self.device)
-        found = gathered.scan.search(query, request.spec(gathered.mask, self.device))
+            return nothing(len(query))
+        found = gathered.scan.search(query, request.spec(gathered.mask, self.device)).on("cpu")
         is_there = found.scores > -torch.inf
         return replace(found, item_rows=torch.where(is_there, gathered.rows[found.item_rows], 0))
 
@@ -219,7 +222,7 @@ class ShardSearch:
         mask = None
         if any(excluded):
             mask = Exclusions.of([_places_of(own, rows) for own in excluded])
-        places = upload(torch.from_numpy(rows), self.device)
+        places = torch.from_numpy(rows)
         return _Gathered(places, self.held.searcher.some(places), mask)
 
     def _vectors(self, rows: NDArray[np.int64], lengths: Sequence[int]) -> list[NDArray[np.float32]]:
@@ -238,20 +241,32 @@ class ShardSearch:
             ValueError: if a filter does not fit the items' attributes.
         """
         logit, excluded = tempered(self.cutoff_support.logit, factor), self._rows_of(exclude)
-        groups, sums = self._groups(scope, len(excluded)), list[NDArray[np.float64]]()
-        scan: Searcher[Any] | ExactSearch[Any]
-        for own in groups:
-            some = query if len(groups) == 1 else take(query, torch.tensor(own.numbers))
-            out = [excluded[number] for number in own.numbers]
-            if own.left is None or not self.held.searcher.gathers(own.left.num, len(out)):
-                scan, mask = self.held.searcher, self._mask_of(out, own.left)
-            elif (gathered := self._gathered(own.left, out)) is not None:
-                scan, mask = gathered.scan, gathered.mask
-            else:
-                sums.append(np.full(len(out), -np.inf))
-                continue
-            sums.append(scan.log_sum_exp(self._here(some), logit, mask).numpy(force=True))
+        groups = self._groups(scope, len(excluded))
+        with own_stream(self.device):
+            sums = [
+                self._sum_of_group(
+                    query if len(groups) == 1 else take(query, torch.tensor(own.numbers)),
+                    logit,
+                    [excluded[number] for number in own.numbers],
+                    own.left,
+                )
+                for own in groups
+            ]
         return of_each(sums, groups)
+
+    def _sum_of_group(
+        self, query: AnyQuery, logit: ScoreLogit, excluded: Sequence[Sequence[int]], left: LeftRows | None
+    ) -> NDArray[np.float64]:
+        """The log sum exp of queries that may find the same rows."""
+        scan: Searcher[Any] | ExactSearch[Any] = self.held.searcher
+        if left is None or not self.held.searcher.gathers(left.num, len(excluded)):
+            mask = self._mask_of(excluded, left)
+        elif (gathered := self._gathered(left, excluded)) is not None:
+            scan, mask = gathered.scan, gathered.mask
+        else:
+            return np.full(len(excluded), -np.inf)
+        found: NDArray[np.float64] = scan.log_sum_exp(self._here(query), logit, mask).numpy(force=True)
+        return found
 
     def describe(self, item_ids: Sequence[ItemId], scope: Scope, fields: Sequence[str]) -> ShardItems:
         """Those of some items that the shard holds and a search may find, with some of their attributes.
@@ -268,7 +283,9 @@ class ShardSearch:
         """Explain the scores of one query with the requested items that the shard holds."""
         found = self.held.rows(item_ids)
         rows, zeros = found[found >= 0], set(self.held.zeros.tolist())
-        explained = self.searcher.explain(self._here(query), rows.tolist())
+        with own_stream(self.device):
+            parts = self.searcher.explain(self._here(query), rows.tolist())
+            explained = Explained(*(part.cpu() for part in parts))
         most = 1.0 if self.cutoff_support.has_bounded_scores else float("inf")
         scores = explained.scores[0].clamp(-most, most).tolist()
         most_of_pair = float("inf") if self.cutoff_support.width is None else most

@@ -53,7 +53,8 @@ def test_every_section_has_its_rows_and_none_fails(tmp_path: Path) -> None:
         [worker] = cases["train", "mixture, one worker", place]["workers"]
         assert (worker["way"], worker["gpu_ids"]) == ("a task", gpu_ids)
     assert cases["train", "mixture, one worker", "cpu"]["losses_off"] == 0
-    for worker in cases["train", "SOLAR, chunks by ray_train", places[0]]["workers"]:
+    assert cases["train", "SOLAR, chunks", "cpu"]["losses_off"] == 0
+    for worker in cases["train", "SOLAR, chunks", places[0]]["workers"]:
         assert (worker["way"], worker["gpu_ids"]) == ("Ray Train", ["0"])
     assert len(cases["train", "mixture, two workers of Ray Train", "cpu"]["workers"]) == 2
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from hypothesis import given
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.similarities.states import AnyItems, map_tensors
+from rails_ray.search import segmented
 from rails_ray.search.masks import Exclusions, Remaining
+from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.segmented import Segmented
 from rails_ray.search.spec import SearchSpec
@@ -26,7 +29,7 @@ exact_methods = each(
 )
 
 
-def in_segments(searchable_of: Callable[[AnyItems], Searcher[Any]], items: AnyItems, at: list[int]) -> Searcher[Any]:
+def in_segments(searchable_of: Callable[[AnyItems], Searcher[Any]], items: AnyItems, at: list[int]) -> Any:
     """Items that are cut at some rows."""
     blocks = [slice(first, end) for first, end in zip([0, *at], [*at, len(items)], strict=True)]
     return Segmented([searchable_of(map_tensors(lambda own, block=block: own[block], items)) for block in blocks])
@@ -83,6 +86,27 @@ def test_some_items_of_all_segments(named: Named, at: list[int], some: set[int],
         assert found.item_rows[line, :num].tolist() == expected.item_rows[line, :num].tolist()
     assert torch.equal(found.num_found(), expected.num_found())
     torch.testing.assert_close(*(searcher.some(rows).log_sum_exp(query, beta_logit, mask) for searcher in both))
+
+
+@tried(30)
+@given(cuts, st.sets(st.integers(0, NUM_ITEMS - 1), min_size=1), st.booleans())
+def test_scans_of_a_gpu_are_looked_at_once(at: list[int], some: set[int], has_threshold: bool) -> None:
+    """All segments', of all their items and of some."""
+    searchable_of, items, query, scores = exact_case(("components", "brute_force"), NUM_QUERIES, NUM_ITEMS, 0)
+    whole, parts = searchable_of(items), in_segments(searchable_of, items, at)
+    for segment in parts.segments:
+        segment.exact = GpuScan(segment.brute_force, None)
+    rows = torch.tensor(sorted(some))
+    threshold = torch.tensor([line[0] for line in scores]) if has_threshold else None
+    spec = SearchSpec(7, threshold, mask=Exclusions.of([[0], [], []]))
+    for own, expected in ((parts, whole), (parts.some(rows), whole.some(rows))):
+        with patch.object(segmented, "search_each", wraps=segmented.search_each) as together:
+            found = own.search(query, spec)
+        assert together.call_count == 1
+        wanted = expected.search(query, spec)
+        assert torch.equal(found.num_found(), wanted.num_found())
+        for line, num in enumerate(wanted.num_found().tolist()):
+            assert found.item_rows[line, :num].tolist() == wanted.item_rows[line, :num].tolist()
 
 
 @given(cuts, st.permutations(range(NUM_ITEMS)), st.integers(0, NUM_ITEMS))

@@ -19,6 +19,7 @@ from rails_ray.search.gathering import GATHERED_OF_POSTINGS
 from rails_ray.search.masks import Mask
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.uploads import upload
 
 
 class ByTerms:
@@ -61,7 +62,7 @@ class ByTerms:
 
     def some(self, rows: Int[Tensor, " N"]) -> "ByTerms":
         """The contract of `Searcher`."""
-        return ByTerms(self.similarity, take(self.items, rows))
+        return ByTerms(self.similarity, take(self.items, upload(rows, self.items.weights.device)))
 
     def log_sum_exp(self, query: TermCounts, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """Raises:

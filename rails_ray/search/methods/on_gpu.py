@@ -18,7 +18,7 @@ Axes: B queries, X items, C candidates.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -41,6 +41,7 @@ from rails_ray.search.methods.brute_force import BLOCK_QUERIES, BruteForce
 from rails_ray.search.rescore import candidate_scores
 from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec, joined
+from rails_ray.search.uploads import upload
 from rails_ray.stopwatch import part
 
 BLOCK_SCORES = 2**28  # of all queries and a block of items: 1 GB
@@ -68,6 +69,50 @@ class Answer(NamedTuple):
     item_rows: Int[Tensor, "B k"]
     is_truncated: Bool[Tensor, " B"]
     flags: Bool[Tensor, "2"]
+
+
+class Begun(NamedTuple):
+    """A search that the GPU was given, and that the host has not looked at.
+
+    flags: those of `Answer`, and how many places the longest list needs.
+    """
+
+    scan: "GpuScan"
+    query: QueryState
+    spec: SearchSpec
+    found: SearchResult
+    flags: Int[Tensor, "3"]
+
+    def closed(self, is_open: int, is_finite: int, longest: int) -> SearchResult | None:
+        """The answer, by what the flags say; None if more candidates must be taken."""
+        if not is_finite:
+            check_finite(self.query)
+        if is_open:
+            return None
+        return self.found if self.spec.threshold is None else self.found.first(longest)
+
+    def ended(self, flags: Sequence[int]) -> SearchResult:
+        """The answer, from more candidates or from every item's score in float32 where it stays open."""
+        found = self.closed(*flags)
+        if found is None:
+            wider = self.scan.begun(self.query, self.spec, WIDER)
+            found = wider.closed(*wider.flags.tolist())
+        return self.scan.scan.search(self.query, self.spec) if found is None else found
+
+
+@part("score")
+@torch.no_grad()
+def search_each(scans: Sequence["GpuScan"], query: QueryState, specs: Sequence[SearchSpec]) -> list[SearchResult]:
+    """Search by several scans. All are started before the host looks, once, at what they computed."""
+    pairs = zip(scans, specs, strict=True)
+    begun = [[scan.begun(*block) for block in scan.query_blocks(query, spec)] for scan, spec in pairs]
+    waiting = [own for blocks in begun for own in blocks]
+    flags = iter(torch.stack([own.flags for own in waiting]).tolist() if waiting else [])
+    found = list[SearchResult]()
+    for scan, spec, blocks in zip(scans, specs, begun, strict=True):
+        parts = [own.ended(next(flags)) for own in blocks] or [scan.scan.search(query, spec)]
+        found.append(parts[0] if len(parts) == 1 else joined(parts))
+    return found
 
 
 class GpuScan:
@@ -112,6 +157,10 @@ class GpuScan:
         return made
 
     @property
+    def device(self) -> torch.device:
+        return self.scan.items.taken(slice(0, 1)).components.device
+
+    @property
     def reads_by_row(self) -> bool:
         """Return whether scores of some items read their states where they are, with no copy made of them."""
         return self.fast is not None and self.scan.items.in_place is not None
@@ -120,8 +169,9 @@ class GpuScan:
         """The scan of some items, as if there were no others. As it serves one request, nothing of it is recorded.
 
         Args:
-            rows: ascending, on the GPU.
+            rows: ascending.
         """
+        rows = upload(rows, self.device)
         some = BruteForce(self.scan.similarity, Selected(self.scan.items, rows))
         return GpuScan(some, self.fast, self.select, self.kernel)
 
@@ -132,7 +182,7 @@ class GpuScan:
     def warm_up(self) -> None:
         """Search for one query and for several, at random, unrecorded; by lists of rows too."""
         num_query_components, num_item_components = self.scan.similarity.num_components
-        device = self.scan.items.taken(slice(0, 1)).components.device
+        device = self.device
         if not len(self.scan.items):
             return
         for num in (1, MOST_RECORDED):
@@ -147,36 +197,30 @@ class GpuScan:
             for num in WARMED_ROWS:
                 self.of_rows(torch.arange(min(num, len(self.scan.items)), device=device)).warm_up()
 
-    @part("score")
-    @torch.no_grad()
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
+        return search_each([self], query, [spec])[0]
+
+    def query_blocks(self, query: QueryState, spec: SearchSpec) -> list[tuple[QueryState, SearchSpec]]:
+        """The queries in blocks, checked; none if there is nothing to scan."""
         check_shapes(query, self.scan.similarity, self.scan.items)
         spec.check_queries(len(query))
-        lines = torch.arange(len(query), device=query.components.device).split(BLOCK_QUERIES)
-        if len(lines) <= 1:
-            return self._search(query, spec)
-        return joined([self._search(take(query, own), spec.of_queries(own)) for own in lines])
-
-    def _search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         if not len(query) or not len(self.scan.items):
-            return self.scan.search(query, spec)
-        width = self._width(spec.k)
-        for wide in (width, WIDER * width):
-            found, flags = self._answer(query, spec, min(wide, len(self.scan.items)))
-            is_open, is_finite, longest = flags.tolist()  # the host's one look
-            if not is_finite:
-                check_finite(query)
-            if not is_open:
-                return found if spec.threshold is None else found.first(longest)
-        return self.scan.search(query, spec)
+            return []
+        lines = torch.arange(len(query), device=query.components.device).split(BLOCK_QUERIES)
+        return [(query, spec)] if len(lines) == 1 else [(take(query, own), spec.of_queries(own)) for own in lines]
+
+    def begun(self, query: QueryState, spec: SearchSpec, times: int = 1) -> Begun:
+        """Start a search, with so many times as many candidates as it first takes."""
+        width = min(times * self._width(spec.k), len(self.scan.items))
+        return Begun(self, query, spec, *self._answer(query, spec, width))
 
     def _width(self, k: int) -> int:
         """How many candidates are taken first."""
         return k + 1 if self.fast is None else 2 * (k + 1) + SPARE
 
     def _answer(self, query: QueryState, spec: SearchSpec, width: int) -> tuple[SearchResult, Int[Tensor, "3"]]:
-        """The answer of so many candidates; the flags of `Answer`, and how many places the longest list needs."""
+        """The answer of so many candidates, and the flags of `Begun`."""
         num_items, device = len(self.scan.items), query.components.device
         num_scored = torch.full((len(query),), num_items, device=device)
         nothing = torch.full((len(query),), -torch.inf, device=device)
@@ -255,9 +299,10 @@ class _Graphs:
     nothing. Sizes are powers of two, filled up with a batch's first query."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # of threads that use one stream
+        self.lock = threading.Lock()  # of threads that search at the same time
         self.kept: OrderedDict[tuple[int, ...], _Graph | None] = OrderedDict()
         self.pool: Any = None  # memory that all graphs share, as no two of them run at a time
+        self.last: torch.cuda.Event | None = None  # the end of the last replay, on whichever stream
 
     def run(self, function: Callable[[QueryState], Answer], query: QueryState, key: tuple[int, ...]) -> Answer:
         size = 1 << (len(query) - 1).bit_length()
@@ -266,6 +311,8 @@ class _Graphs:
             if key not in self.kept:
                 self.kept[key] = None
                 while len(self.kept) > MOST_GRAPHS:
+                    if self.last is not None:
+                        self.last.synchronize()  # it may be of the graph that goes
                     self.kept.popitem(last=False)
                 return function(query)
             self.kept.move_to_end(key)
@@ -275,7 +322,16 @@ class _Graphs:
                     with RECORDING:
                         graph = self.kept[key] = _Graph(function, query, size, self.pool)
                     self.pool = graph.graph.pool()
-                return graph.run(query)
+                return self._in_turn(graph, query)
+
+    def _in_turn(self, graph: "_Graph", query: QueryState) -> Answer:
+        """Replay after the replays of other streams, whose memory it takes."""
+        if self.last is None:
+            self.last = torch.cuda.Event()
+        torch.cuda.current_stream().wait_event(self.last)
+        answer = graph.run(query)
+        self.last.record()
+        return answer
 
 
 class _Graph:
