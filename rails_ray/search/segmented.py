@@ -111,7 +111,8 @@ class _OfSegments(Generic[Query]):
             for first, size in zip(self.first_rows, self.sizes, strict=True)
         ]
         if len(scans) == len(self.retrievers):
-            found = search_each(scans, query, specs)
+            state: Any = query
+            found = search_each(scans, state, specs)
         else:
             found = [own.search(query, asked) for own, asked in zip(self.retrievers, specs, strict=True)]
         on_host = [own.on("cpu") for own in found]  # what is merged is little, and merging looks at it
