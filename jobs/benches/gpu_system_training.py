@@ -73,7 +73,7 @@ def train_cases(system: System) -> Iterator[Case]:
     (on_gpu, _), (on_cpu, _) = system.places()
     quarters, tasks = TrainResources(num_gpus=SHARE), TrainResources(backend="tasks", num_gpus=0)
     train = partial(trained, system, storage=storage)
-    with cluster(system.num_cpus), ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as beside, cluster(system.num_cpus):  # without a cluster, the thread ends too
         yield Case({"case": "cluster"}, counted)
         later = [
             beside.submit(train, short, use_gpu=False),
