@@ -41,7 +41,7 @@ def own_stream(device: torch.device | str) -> AbstractContextManager[None]:
     own = torch.device(device)
     if own.type != "cuda":
         return nullcontext()
-    return _streams_of(own.index or 0).one()
+    return _streams_of(torch.cuda.current_device() if own.index is None else own.index).one()
 
 
 @lru_cache

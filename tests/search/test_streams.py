@@ -26,6 +26,7 @@ class Noted:
         self.local = threading.local()
         monkeypatch.setattr(torch.cuda, "Stream", self.new_stream)
         monkeypatch.setattr(torch.cuda, "stream", self.on)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "default_stream", lambda device: f"default of {device}")
 
     def new_stream(self, device: torch.device) -> Any:
