@@ -18,7 +18,6 @@
 | `scan`         | the best of blocks of scores                                                       |
 | `gpu_scan`     | the same on a GPU, without a look at the scores                                    |
 | `uploads`      | copies of what a request brings, to a GPU                                          |
-| `streams`      | a CUDA stream for each search                                                      |
 | `checks`       | what every method refuses                                                          |
 | `ladders`      | the search parameters that are tried of each method                                |
 | `measured`     | recall against brute force, and the choice among searches                          |

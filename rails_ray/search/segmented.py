@@ -9,7 +9,7 @@ Axes: B queries, X items.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import numpy as np
 import torch
@@ -105,19 +105,18 @@ class _OfSegments(Generic[Query]):
         return all(retriever.is_exact for retriever in self.retrievers)
 
     def search(self, query: Query, spec: SearchSpec) -> SearchResult:
-        mask, scans = spec.mask, [own for own in self.retrievers if isinstance(own, GpuScan)]
+        mask, scans = spec.mask, [retriever for retriever in self.retrievers if isinstance(retriever, GpuScan)]
         specs = [
             spec if mask is None else replace(spec, mask=mask.of_items(first, size))
             for first, size in zip(self.first_rows, self.sizes, strict=True)
         ]
         if len(scans) == len(self.retrievers):
-            state: Any = query
-            found = search_each(scans, state, specs)
+            found = search_each(scans, cast(Any, query), specs)
         else:
-            found = [own.search(query, asked) for own, asked in zip(self.retrievers, specs, strict=True)]
-        on_host = [own.on("cpu") for own in found]  # what is merged is little, and merging looks at it
+            found = [retriever.search(query, part) for retriever, part in zip(self.retrievers, specs, strict=True)]
+        # In the host's memory, as merging looks at lists, which are short.
+        parts = [of_corpus(part.on("cpu"), first) for part, first in zip(found, self.first_rows, strict=True)]
         threshold = None if spec.threshold is None else spec.threshold.cpu()
-        parts = [of_corpus(own, first) for own, first in zip(on_host, self.first_rows, strict=True)]
         return merge(parts, replace(spec, threshold=threshold), spec.num_left(len(query), sum(self.sizes)))
 
 

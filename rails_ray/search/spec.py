@@ -76,7 +76,7 @@ class SearchSpec:
         Args:
             lines: their numbers, ascending.
         """
-        threshold = None if self.threshold is None else self.threshold[lines.to(self.threshold.device)]
+        threshold = None if self.threshold is None else self.threshold[upload(lines, self.threshold.device)]
         return SearchSpec(self.k, threshold, self.at_least, None if self.mask is None else self.mask.of_queries(lines))
 
 

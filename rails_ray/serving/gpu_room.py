@@ -17,14 +17,12 @@ import torch
 from rails_ray.errors import UnavailableError
 from rails_ray.families.version import Version
 from rails_ray.search.indexes.faiss_on_gpu import GPU_WORKSPACE
-from rails_ray.search.streams import NUM_STREAMS
 from rails_ray.serving.missing_files import missing_indexes, missing_parts
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.parquet import StateEntry
 
 CONTEXT_BYTES = 0.95e9  # of a process: CUDA's own and what it loads; 0.93 GB of each of six on an H100 (gpu_system)
-# Of an item: its scores for 32 queries, and what selects the best of them, on each stream that searches take turns on.
-SCORE_BYTES = NUM_STREAMS * 8 * 32
+SCORE_BYTES = 8 * 32  # of an item: its scores for 32 queries, and what selects the best of them
 # Copies of the state on the GPU, by the kind of items: codes of SOLAR and terms of BM25 have postings too.
 COPIES = {"components": 1}
 MOST_COPIES = 3

@@ -22,7 +22,6 @@ from rails_ray.families.shards import Items, base_of, deltas_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
 from rails_ray.modules.losses import ScoreLogit
-from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors, on_device, take
 from rails_ray.search.masks import Exclusions, Mask, Remaining
 from rails_ray.search.methods import ExactSearch
@@ -30,7 +29,6 @@ from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, joined, nothing
-from rails_ray.search.streams import own_stream
 from rails_ray.search.uploads import upload
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.serving.kept_masks import KeptMasks, LeftRows
@@ -143,7 +141,7 @@ class ShardSearch:
         """
         held, excluded = self.held, self._rows_of(exclude)
         began = time.perf_counter()
-        with noted() as stages, own_stream(self.device):
+        with noted() as stages:
             groups = self._groups(request.scope, len(excluded))
             found = self._of_groups(query, request, excluded, groups)
         seconds, scoring = time.perf_counter() - began, stages.get("score", 0.0)
@@ -242,16 +240,15 @@ class ShardSearch:
         """
         logit, excluded = tempered(self.cutoff_support.logit, factor), self._rows_of(exclude)
         groups = self._groups(scope, len(excluded))
-        with own_stream(self.device):
-            sums = [
-                self._sum_of_group(
-                    query if len(groups) == 1 else take(query, torch.tensor(own.numbers)),
-                    logit,
-                    [excluded[number] for number in own.numbers],
-                    own.left,
-                )
-                for own in groups
-            ]
+        sums = [
+            self._sum_of_group(
+                query if len(groups) == 1 else take(query, torch.tensor(own.numbers)),
+                logit,
+                [excluded[number] for number in own.numbers],
+                own.left,
+            )
+            for own in groups
+        ]
         return of_each(sums, groups)
 
     def _sum_of_group(
@@ -283,9 +280,7 @@ class ShardSearch:
         """Explain the scores of one query with the requested items that the shard holds."""
         found = self.held.rows(item_ids)
         rows, zeros = found[found >= 0], set(self.held.zeros.tolist())
-        with own_stream(self.device):
-            parts = self.searcher.explain(self._here(query), rows.tolist())
-            explained = Explained(*(part.cpu() for part in parts))
+        explained = self.searcher.explain(self._here(query), rows.tolist())
         most = 1.0 if self.cutoff_support.has_bounded_scores else float("inf")
         scores = explained.scores[0].clamp(-most, most).tolist()
         most_of_pair = float("inf") if self.cutoff_support.width is None else most

@@ -90,7 +90,7 @@ def test_some_items_of_all_segments(named: Named, at: list[int], some: set[int],
 
 @tried(30)
 @given(cuts, st.sets(st.integers(0, NUM_ITEMS - 1), min_size=1), st.booleans())
-def test_scans_of_a_gpu_are_looked_at_once(at: list[int], some: set[int], has_threshold: bool) -> None:
+def test_scans_of_a_gpu_are_started_together(at: list[int], some: set[int], has_threshold: bool) -> None:
     """All segments', of all their items and of some."""
     searchable_of, items, query, scores = exact_case(("components", "brute_force"), NUM_QUERIES, NUM_ITEMS, 0)
     whole, parts = searchable_of(items), in_segments(searchable_of, items, at)

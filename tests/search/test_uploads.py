@@ -4,10 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rails_ray.search import masks
+from rails_ray.search import masks, searcher
 from rails_ray.search.masks import Exclusions, Mask, Remaining
+from rails_ray.search.methods import bm25
+from rails_ray.search.spec import SearchSpec
 from rails_ray.search.uploads import upload
 from support.gpu_copies import note_copies
+from support.retrievers import exact_case
 
 HALF = torch.arange(40) % 2 == 0
 ALL_BUT_ONE = torch.arange(40) != 7
@@ -51,3 +54,18 @@ def test_what_a_mask_hides_is_uploaded(mask: Mask, num: int, monkeypatch: pytest
     monkeypatch.setattr(masks, "upload", noted)
     mask.hide(torch.zeros(2, 40))
     assert sent == [torch.device("cpu")] * num
+
+
+@pytest.mark.parametrize("kind", ["codes", "terms"])
+def test_rows_of_some_items_are_sent_to_the_items(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    searchable_of, items, query, _ = exact_case((kind, "brute_force"), 3, 20, 0)
+    sent = list[str]()
+
+    def noted(rows: Tensor, device: torch.device) -> Tensor:
+        sent.append(device.type)
+        return rows
+
+    for module in (searcher, bm25):
+        monkeypatch.setattr(module, "upload", noted)
+    searchable_of(items).some(torch.tensor([3, 7])).search(query, SearchSpec(2))
+    assert sent == ["cpu"]

@@ -1,6 +1,5 @@
 """Filters and included items: a search finds what it would find if there were no other items."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.schema.responses import QueryResult, SearchResponse
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.on_gpu import GpuScan
-from rails_ray.serving import local, shard_search
+from rails_ray.serving import local
 from rails_ray.serving.local import LocalVersion
 from rails_ray.serving.shard_search import ShardSearch
 from rails_ray.storage.filesystem import Storage
@@ -135,7 +134,6 @@ def test_what_a_request_brings_to_a_gpu_is_sent_without_a_wait(
         searcher: Any = shard.searcher
         monkeypatch.setattr(searcher, "exact", GpuScan(searcher.brute_force, None))
         monkeypatch.setattr(shard, "device", "cuda")
-    monkeypatch.setattr(shard_search, "own_stream", lambda device: nullcontext())
     monkeypatch.setattr(GpuScan, "device", torch.device("cuda"))  # which takes the rows of a list
     same_lists(version.search(queries, **how), expected)
     # of each shard: components, gates and temperatures of queries, thresholds, and the rows that a filter leaves

@@ -71,8 +71,8 @@ class Answer(NamedTuple):
     flags: Bool[Tensor, "2"]
 
 
-class Begun(NamedTuple):
-    """A search that the GPU was given, and that the host has not looked at.
+class StartedScan(NamedTuple):
+    """Scan that has started on the GPU, and whose flags the host has not read.
 
     flags: those of `Answer`, and how many places the longest list needs.
     """
@@ -84,18 +84,18 @@ class Begun(NamedTuple):
     flags: Int[Tensor, "3"]
 
     def closed(self, is_open: int, is_finite: int, longest: int) -> SearchResult | None:
-        """The answer, by what the flags say; None if more candidates must be taken."""
+        """The answer, by its flags; None if more candidates must be taken."""
         if not is_finite:
             check_finite(self.query)
         if is_open:
             return None
         return self.found if self.spec.threshold is None else self.found.first(longest)
 
-    def ended(self, flags: Sequence[int]) -> SearchResult:
-        """The answer, from more candidates or from every item's score in float32 where it stays open."""
+    def finish(self, flags: Sequence[int]) -> SearchResult:
+        """The answer; where it stays open, that of more candidates, or at last of every item's score in float32."""
         found = self.closed(*flags)
         if found is None:
-            wider = self.scan.begun(self.query, self.spec, WIDER)
+            wider = self.scan.start(self.query, self.spec, WIDER)
             found = wider.closed(*wider.flags.tolist())
         return self.scan.scan.search(self.query, self.spec) if found is None else found
 
@@ -105,12 +105,12 @@ class Begun(NamedTuple):
 def search_each(scans: Sequence["GpuScan"], query: QueryState, specs: Sequence[SearchSpec]) -> list[SearchResult]:
     """Search by several scans. All are started before the host looks, once, at what they computed."""
     pairs = zip(scans, specs, strict=True)
-    begun = [[scan.begun(*block) for block in scan.query_blocks(query, spec)] for scan, spec in pairs]
-    waiting = [own for blocks in begun for own in blocks]
-    flags = iter(torch.stack([own.flags for own in waiting]).tolist() if waiting else [])
+    started = [[scan.start(*block) for block in scan.query_blocks(query, spec)] for scan, spec in pairs]
+    flags = [block.flags for blocks in started for block in blocks]
+    read = iter(torch.stack(flags).tolist() if flags else [])
     found = list[SearchResult]()
-    for scan, spec, blocks in zip(scans, specs, begun, strict=True):
-        parts = [own.ended(next(flags)) for own in blocks] or [scan.scan.search(query, spec)]
+    for scan, spec, blocks in zip(scans, specs, started, strict=True):
+        parts = [block.finish(next(read)) for block in blocks] or [scan.scan.search(query, spec)]
         found.append(parts[0] if len(parts) == 1 else joined(parts))
     return found
 
@@ -158,6 +158,7 @@ class GpuScan:
 
     @property
     def device(self) -> torch.device:
+        """The items' device."""
         return self.scan.items.taken(slice(0, 1)).components.device
 
     @property
@@ -186,7 +187,8 @@ class GpuScan:
         if not len(self.scan.items):
             return
         for num in (1, MOST_RECORDED):
-            components = torch.randn(num, num_query_components, self.scan.items.width, device=device)
+            # Drawn in the host's memory: a GPU's own generator refuses while another thread records a graph.
+            components = torch.randn(num, num_query_components, self.scan.items.width).to(device)
             gate = torch.zeros(num, num_query_components * num_item_components, device=device)
             query = QueryState(
                 F.normalize(components, dim=2), gate if self.scan.items.has_gate else None, gate.new_ones(num)
@@ -207,20 +209,22 @@ class GpuScan:
         spec.check_queries(len(query))
         if not len(query) or not len(self.scan.items):
             return []
-        lines = torch.arange(len(query), device=query.components.device).split(BLOCK_QUERIES)
-        return [(query, spec)] if len(lines) == 1 else [(take(query, own), spec.of_queries(own)) for own in lines]
+        if len(query) <= BLOCK_QUERIES:
+            return [(query, spec)]
+        blocks = torch.arange(len(query)).split(BLOCK_QUERIES)  # a mask has its lines in the host's memory
+        return [(take(query, slice(int(own[0]), int(own[-1]) + 1)), spec.of_queries(own)) for own in blocks]
 
-    def begun(self, query: QueryState, spec: SearchSpec, times: int = 1) -> Begun:
-        """Start a search, with so many times as many candidates as it first takes."""
+    def start(self, query: QueryState, spec: SearchSpec, times: int = 1) -> StartedScan:
+        """Start a scan, with so many times as many candidates as are taken first."""
         width = min(times * self._width(spec.k), len(self.scan.items))
-        return Begun(self, query, spec, *self._answer(query, spec, width))
+        return StartedScan(self, query, spec, *self._answer(query, spec, width))
 
     def _width(self, k: int) -> int:
         """How many candidates are taken first."""
         return k + 1 if self.fast is None else 2 * (k + 1) + SPARE
 
     def _answer(self, query: QueryState, spec: SearchSpec, width: int) -> tuple[SearchResult, Int[Tensor, "3"]]:
-        """The answer of so many candidates, and the flags of `Begun`."""
+        """The answer of so many candidates, and the flags of `StartedScan`."""
         num_items, device = len(self.scan.items), query.components.device
         num_scored = torch.full((len(query),), num_items, device=device)
         nothing = torch.full((len(query),), -torch.inf, device=device)
@@ -299,10 +303,9 @@ class _Graphs:
     nothing. Sizes are powers of two, filled up with a batch's first query."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # of threads that search at the same time
+        self.lock = threading.Lock()  # of threads that use one stream
         self.kept: OrderedDict[tuple[int, ...], _Graph | None] = OrderedDict()
         self.pool: Any = None  # memory that all graphs share, as no two of them run at a time
-        self.last: torch.cuda.Event | None = None  # the end of the last replay, on whichever stream
 
     def run(self, function: Callable[[QueryState], Answer], query: QueryState, key: tuple[int, ...]) -> Answer:
         size = 1 << (len(query) - 1).bit_length()
@@ -311,8 +314,6 @@ class _Graphs:
             if key not in self.kept:
                 self.kept[key] = None
                 while len(self.kept) > MOST_GRAPHS:
-                    if self.last is not None:
-                        self.last.synchronize()  # it may be of the graph that goes
                     self.kept.popitem(last=False)
                 return function(query)
             self.kept.move_to_end(key)
@@ -322,16 +323,7 @@ class _Graphs:
                     with RECORDING:
                         graph = self.kept[key] = _Graph(function, query, size, self.pool)
                     self.pool = graph.graph.pool()
-                return self._in_turn(graph, query)
-
-    def _in_turn(self, graph: "_Graph", query: QueryState) -> Answer:
-        """Replay after the replays of other streams, whose memory it takes."""
-        if self.last is None:
-            self.last = torch.cuda.Event()
-        torch.cuda.current_stream().wait_event(self.last)
-        answer = graph.run(query)
-        self.last.record()
-        return answer
+                return graph.run(query)
 
 
 class _Graph:

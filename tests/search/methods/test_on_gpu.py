@@ -26,7 +26,6 @@ from rails_ray.search.methods.on_gpu import Answer, FastScores, GpuScan, search_
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec
-from rails_ray.search.streams import own_stream
 from support.examples import random_states, small_mixture
 
 
@@ -199,6 +198,18 @@ def test_several_scans_are_started_before_the_host_looks_once(monkeypatch: pytes
     assert search_each([GpuScan(scans[0], None)], take(query, slice(0, 0)), specs[:1])[0].scores.shape[0] == 0
 
 
+def test_blocks_of_queries_are_cut_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a mask, in the host's memory, is cut with them."""
+    monkeypatch.setattr(on_gpu, "BLOCK_QUERIES", 2)
+    query, items = random_states(5, 40)
+    scan = GpuScan(BruteForce(small_mixture().to("meta").prepared(), to(items, "meta"), prune=False), None)
+    mask = Remaining.of(torch.arange(40) > 7, [[row] for row in range(5)])
+    blocks = scan.query_blocks(to(query, "meta"), SearchSpec(3, torch.zeros(5, device="meta"), mask=mask))
+    assert [len(own) for own, _ in blocks] == [2, 2, 1]
+    left = [part.mask.num_left(len(own), 40).tolist() for own, part in blocks if part.mask is not None]
+    assert left == [[32, 32], [32, 32], [32]]
+
+
 ROWS = torch.arange(900)
 HALF = torch.arange(5000) % 2 == 0
 LISTS = [[1, 2], [], [4999]]
@@ -247,23 +258,11 @@ class Recorded:
         return Answer(scores[:num], rows[:num], is_truncated[:num], flags)
 
 
-class Turns:
-    """Stands for the events and streams of CUDA: what waits, and what is recorded."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.noted = list[str]()
-        event = SimpleNamespace(record=lambda: self.noted.append("end"), synchronize=lambda: self.noted.append("all"))
-        stream = SimpleNamespace(wait_event=lambda own: self.noted.append("wait" if own is event else "what?"))
-        monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-
-
 def test_batches_are_recorded_when_they_come_again_and_filled_up_to_a_power_of_two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(on_gpu, "_Graph", Recorded)
     monkeypatch.setattr(Recorded, "made", [])
-    turns = Turns(monkeypatch)
     query, items = random_states(8, 300)
     scan = GpuScan(BruteForce(small_mixture().prepared(), items, prune=False), None)
     graphs = scan.graphs
@@ -279,11 +278,9 @@ def test_batches_are_recorded_when_they_come_again_and_filled_up_to_a_power_of_t
         assert found.flags.tolist() == [False, True]
     assert Recorded.made == [4, 1]
     assert graphs.pool == "shared"
-    assert turns.noted == ["wait", "end"] * 3  # each replay comes after the one before, on whichever stream that is
     for k in range(1, on_gpu.MOST_GRAPHS + 1):  # as many others, each once: nothing is recorded, and the first are gone
         asked(slice(0, 3), 100 + k)
     assert Recorded.made == [4, 1]
-    assert turns.noted[6:] == ["all"] * 2  # before a graph goes, all replays have ended
     asked(slice(0, 3), 7)
     assert Recorded.made == [4, 1], "forgotten, and so asked for the first time"
 
@@ -310,7 +307,7 @@ def check_as_good(scan: GpuScan, query: QueryState, found: SearchResult, expecte
 # CI has no GPU: `python -m jobs.benches.gpu --only tests` runs it on a machine that has one.
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_every_way_gives_the_answer_of_brute_force() -> None:
-    """Recorded or not, any number of queries, with thresholds and masks, and from threads on streams of their own."""
+    """Recorded or not, any number of queries, with thresholds and masks, from several threads."""
     torch.manual_seed(0)
     config = MixtureOfLogitsConfig(num_query_components=8, num_item_components=8)
     query, items = random_states(40, 30_000, p_q=8, p_x=8, width=32)
@@ -332,12 +329,8 @@ def test_on_a_gpu_every_way_gives_the_answer_of_brute_force() -> None:
         own = take(query, slice(num))
         check_as_good(some, own, some.search(own, SearchSpec(50)), alone.search(own, SearchSpec(50)))
     expected = scan.scan.search(query, SearchSpec(50))
-
-    def asked(lines: list[int]) -> SearchResult:
-        with own_stream("cuda"):
-            return scan.search(take(query, lines), SearchSpec(50)).on("cpu")
-
     with ThreadPoolExecutor(4) as pool:
-        batches = [list(range(first % 30, first % 30 + 1 + first % 7)) for first in range(300)]
-        for lines, found in zip(batches, pool.map(asked, batches), strict=True):
-            check_as_good(scan, take(query, lines), found.on("cuda"), expected.of_queries(torch.tensor(lines)))
+        numbers = [number % 40 for number in range(200)]
+        answers = pool.map(lambda number: scan.search(take(query, [number]), SearchSpec(50)), numbers)
+        for number, found in zip(numbers, answers, strict=True):
+            check_as_good(scan, take(query, [number]), found, expected.of_queries(torch.tensor([number])))
