@@ -93,16 +93,18 @@ def of_weights(gate: Gate) -> Interval:
 def bound(cosines: Float[Tensor, "B X P"], offsets: Float[Tensor, "B X P"], low: Tensor, high: Tensor) -> Tensor:
     """The largest score that gates in their intervals can give [B, X]."""
     least, most = activated(F.silu, offsets + low, offsets + high)
+    largest = most.amax(dim=-1, keepdim=True)  # or wide intervals would overflow
     cosines, order = cosines.sort(dim=-1, descending=True)
-    least, most = least.gather(-1, order).exp(), most.gather(-1, order).exp()
+    least, most = ((own - largest).double().gather(-1, order).exp() for own in (least, most))
     none = torch.zeros_like(cosines[..., :1])
 
     def cut(values: Tensor, others: Tensor) -> Tensor:
-        """Sums of the first j of `values` and the rest of `others`, j = 0 .. P."""
+        """Sums of the first j of `values` and the rest of `others`, j = 0 .. P [B, X, P + 1]."""
         rest = others.sum(dim=-1, keepdim=True) - torch.cat([none, others.cumsum(dim=-1)], dim=-1)
         return torch.cat([none, values.cumsum(dim=-1)], dim=-1) + rest
 
-    return (cut(most * cosines, least * cosines) / cut(most, least)).amax(dim=-1)
+    # Without a gate at its most (j = 0) the score is not larger than with the first one there, and may be 0 / 0.
+    return (cut(most * cosines, least * cosines) / cut(most, least))[..., 1:].amax(dim=-1).float()
 
 
 @torch.no_grad()

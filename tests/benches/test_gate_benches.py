@@ -1,5 +1,6 @@
-"""The benches of gates: how they prepare histories, and how they search weights and draw trials."""
+"""The benches of gates: how they prepare histories, search weights, draw trials and bound scores."""
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
-from jobs.benches import text_gates
+from jobs.benches import bounds, text_gates
 from jobs.benches.quality_models import Cell, data_of
 from jobs.benches.record import Record
 from jobs.benches.text_gates import WAYS, Arguments, Distillation, GateDecay, Task, begin_as_parts, drawn
@@ -168,3 +170,18 @@ def test_a_way_is_compared_with_the_dot_product_over_the_seeds_that_both_have(ta
     assert row["difference"] == pytest.approx(0.1)
     assert row["p_gain"] < 0.01 < 0.9 < row["p_loss"]
     assert text_gates.compared(wide) is None
+
+
+@pytest.mark.parametrize("width", [0.5, 300.0])
+def test_a_bound_is_the_best_of_all_ways_to_take_each_gate_at_an_end(width: float) -> None:
+    """Also where exp of a gate would overflow."""
+    generator = torch.Generator().manual_seed(0)
+    cosines, offsets = (torch.randn(2, 5, 4, generator=generator) for _ in range(2))
+    low, high = torch.full((4,), -width), torch.full((4,), width)
+    ends = torch.stack(bounds.activated(F.silu, offsets + low, offsets + high)).double()
+    tried = []
+    for which in itertools.product((0, 1), repeat=4):
+        gates = torch.stack([ends[end, ..., place] for place, end in enumerate(which)], dim=-1)
+        tried.append((gates.softmax(dim=-1) * cosines).sum(dim=-1))
+    found = bounds.bound(cosines, offsets, low, high)
+    torch.testing.assert_close(found.double(), torch.stack(tried).amax(dim=0), rtol=1e-5, atol=1e-6)
