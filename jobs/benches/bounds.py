@@ -8,6 +8,7 @@ the best. Bounds, by what they take low and high from:
 
     largest     nothing: the largest cosine, as the product does it
     weights     the weights: the interval of each layer, for cosines in [-1, 1]; proved
+    queries     the same, for cosines between the least and the most that the query has with any item; proved
     seen        the least and the most of w over all pairs that are scored; no proof, and better than any constant bound
     score       the score itself: what no bound can exceed
 
@@ -83,11 +84,17 @@ def activated(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -
     return least, torch.maximum(*ends)
 
 
-def of_weights(gate: Gate) -> Interval:
-    """The interval of w for any cosines [P]."""
-    ones = torch.ones(gate.first.shape[1])
-    hidden = through(gate.first / gate.temperature, gate.first_bias, -ones, ones)
+def of_weights(gate: Gate, low: Float[Tensor, " P"], high: Float[Tensor, " P"]) -> Interval:
+    """The interval of w for all cosines in an interval [P]."""
+    hidden = through(gate.first / gate.temperature, gate.first_bias, low, high)
     return through(gate.second, gate.second_bias, *activated(FUNCTIONS[gate.activation], *hidden))
+
+
+def of_queries(gate: Gate, cosines: Float[Tensor, "B X P"]) -> Interval:
+    """The interval of w for the cosines that each query has with any item [B, 1, P]."""
+    each = [of_weights(gate, own.amin(dim=0), own.amax(dim=0)) for own in cosines]
+    low, high = (torch.stack(ends)[:, None] for ends in zip(*each, strict=True))
+    return low, high
 
 
 def bound(cosines: Float[Tensor, "B X P"], offsets: Float[Tensor, "B X P"], low: Tensor, high: Tensor) -> Tensor:
@@ -115,7 +122,7 @@ def measured(model: Any, data: Any, num_queries: int) -> list[dict[str, Any]]:
     gate = similarity.gate_weights()
     items = encode_items(model, model.item_features(data.item_inputs))
     shares: dict[tuple[str, int], list[Tensor]] = {}
-    took = dict.fromkeys(("largest", "weights", "score"), 0.0)
+    took = dict.fromkeys(("largest", "weights", "queries", "score"), 0.0)
     batches = [state for _, state in query_batches(model, data.queries["test"].head(num_queries).inputs, BATCH)]
     seen: Interval | None = None
     kept = []
@@ -135,8 +142,12 @@ def measured(model: Any, data: Any, num_queries: int) -> list[dict[str, Any]]:
         seen = ends if seen is None else (torch.minimum(seen[0], ends[0]), torch.maximum(seen[1], ends[1]))
         kept.append((cosines, offsets, scores))
     assert seen is not None
-    intervals = {"weights": of_weights(gate), "seen": seen}
+    ones = torch.ones(gate.first.shape[1])
+    intervals = {"weights": of_weights(gate, -ones, ones), "seen": seen}
     for cosines, offsets, scores in kept:
+        began = time.perf_counter()
+        intervals["queries"] = of_queries(gate, cosines)
+        took["queries"] += time.perf_counter() - began
         began = time.perf_counter()
         upper = {"largest": cosines.amax(dim=-1)}
         took["largest"] += time.perf_counter() - began
