@@ -10,7 +10,6 @@ Axes: B queries, X items of a block, k places.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -43,21 +42,6 @@ def scan_on_gpu(
     num_scored = torch.full((num_queries,), num_items, device=device)
     found, longest = unread_scan(blocks, spec, num_scored, spec.num_left(num_queries, num_items, device))
     return found if spec.threshold is None else found.first(int(longest))
-
-
-def scan_to_host(
-    blocks: Iterable[tuple[int, Float[Tensor, "B _"]]],
-    spec: SearchSpec,
-    num_queries: int,
-    num_items: int,
-    device: torch.device | None = None,
-) -> SearchResult:
-    """Return the same in the host's memory, without a look: it is copied with all its places, and then cut."""
-    num_scored = torch.full((num_queries,), num_items, device=device)
-    found = unread_scan(blocks, spec, num_scored, spec.num_left(num_queries, num_items, device)).found.on("cpu")
-    if spec.threshold is None:
-        return found
-    return found.first(int(np.count_nonzero(found.scores.numpy() > -np.inf, axis=1).max(initial=0)))
 
 
 def unread_scan(

@@ -16,7 +16,6 @@ from rails_ray.modules.similarities.explain import Explained
 from rails_ray.modules.similarities.states import take
 from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.gathering import GATHERED_OF_POSTINGS
-from rails_ray.search.gpu_scan import scan_to_host
 from rails_ray.search.masks import Mask
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
@@ -53,9 +52,7 @@ class ByTerms:
         self.retriever(method, params)
         spec.check_queries(len(query))
         scores = sums_of(query, self.postings, len(self))
-        # A GPU has been looked at once, for how many postings there are.
-        search = scan_to_host if scores.is_cuda else scan
-        return search([(0, scores)], spec, len(query), len(self), scores.device)
+        return scan([(0, scores)], spec, len(query), len(self), scores.device)
 
     def gathers(
         self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
