@@ -60,7 +60,7 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.reranking.rankers.calling import ranker_of
         from rails_ray.serving import local
-        from rails_ray.serving.heap import trim
+        from rails_ray.serving.heap import give_back_code, trim
         from rails_ray.serving.http import logs, query_log
         from rails_ray.serving.http.limits import DEADLINE_S
         from rails_ray.serving.http.single import SingleProcessServer, listening
@@ -80,6 +80,8 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
     )
     logs.to_stderr()
     noting = query_log.noting(options.log_queries)
+    version.loaded.check()
+    give_back_code()
     trim()  # what was read on the way
 
     def serve(host: str, shared: Any) -> AbstractContextManager[Any]:

@@ -1,10 +1,17 @@
-"""Give back the memory of what was loaded or of a large answer, which Arrow and the C library would keep for later."""
+"""Give back memory: what Arrow and the C library would keep for later of what was loaded or of a large answer, and
+code that only loading needed."""
 
 import asyncio
 import ctypes
+import re
+from pathlib import Path
 
 import pyarrow as pa
 
+MAPS = Path("/proc/self/smaps")  # Linux alone has it
+# A part of memory that is a file's, is not written to, and has no page that differs from the file.
+CODE = re.compile(r"^(\w+)-(\w+) .-.. \S+ \S+ \S+ +/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB$", re.MULTILINE)
+DONT_NEED = 4  # MADV_DONTNEED
 DELAY_S = 1.0  # time for an answer to be sent and freed
 _due_in: asyncio.AbstractEventLoop | None = None  # the loop that will do it
 
@@ -26,3 +33,17 @@ def trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def give_back_code() -> None:
+    """Drop the pages of libraries' code and constants from this process; those that are needed again are read from the
+    system's cache of files, or from the file. Of torch, Arrow and Python 95 MB are read once, at the start.
+
+    Call it while no other thread may load a library, whose pages are written to before they become constants.
+    """
+    if not MAPS.exists():
+        return
+    advise = ctypes.CDLL(None).madvise
+    for part in CODE.finditer(MAPS.read_text()):
+        first, end = (int(address, 16) for address in part.groups())
+        advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), DONT_NEED)

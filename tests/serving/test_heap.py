@@ -1,9 +1,12 @@
-"""What a large answer took, given back."""
+"""What a large answer took and what was loaded, given back."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from rails_ray.serving import heap
 
@@ -13,6 +16,13 @@ NUM, SIZE = 100_000, 2000  # pieces that come from the C library's heap, as they
 def resident() -> int:
     found: int = psutil.Process().memory_info().rss
     return found
+
+
+def of_files() -> int:
+    """Resident bytes of files, most of them code."""
+    found = re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
 
 
 def test_what_is_free_is_given_back_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +46,47 @@ def test_what_is_free_is_given_back_a_moment_later(monkeypatch: pytest.MonkeyPat
 def test_another_c_library_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap.ctypes, "CDLL", lambda name: object())
     heap.trim()
+
+
+MAPS = """\
+55d5a0964000-55d5a0965000 r--p 00000000 fe:00 1234                       /usr/bin/python3.11
+Size:                  4 kB
+Rss:                   4 kB
+Anonymous:             0 kB
+VmFlags: rd mr mw me
+7f0000000000-7f0000002000 r-xp 00001000 fe:00 1235                       /usr/lib/a library.so (deleted)
+Rss:                   8 kB
+Private_Dirty:         0 kB
+Anonymous:             0 kB
+7f0000002000-7f0000003000 r--p 00003000 fe:00 1235                       /usr/lib/relocated.so
+Rss:                   4 kB
+Anonymous:             4 kB
+7f0000003000-7f0000004000 rw-p 00004000 fe:00 1235                       /usr/lib/data.so
+Rss:                   0 kB
+Anonymous:             0 kB
+7f0000004000-7f0000005000 r--p 00000000 00:00 0
+Rss:                   0 kB
+Anonymous:             0 kB
+7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0                          [vdso]
+Rss:                   4 kB
+Anonymous:             0 kB
+"""
+
+
+def test_what_may_differ_from_its_file_is_no_code() -> None:
+    found = [match.groups() for match in heap.CODE.finditer(MAPS)]
+    assert found == [("55d5a0964000", "55d5a0965000"), ("7f0000000000", "7f0000002000")]
+
+
+@pytest.mark.skipif(not heap.MAPS.exists(), reason="needs Linux")
+def test_code_is_dropped_and_what_runs_is_read_again() -> None:
+    before = of_files()
+    heap.give_back_code()
+    assert of_files() < before - 20 * 2**20, "torch alone reads more when it is imported"
+    assert torch.ones(100, 100).matmul(torch.ones(100, 1)).sum() == 100 * 100
+
+
+def test_a_system_without_a_list_of_memory_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(heap, "MAPS", tmp_path / "none")
+    monkeypatch.setattr(heap.ctypes, "CDLL", lambda name: object())
+    heap.give_back_code()
