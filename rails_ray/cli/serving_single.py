@@ -80,7 +80,8 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
     )
     logs.to_stderr()
     noting = query_log.noting(options.log_queries)
-    version.loaded.check()
+    if options.workers == 1:  # a search starts threads, which a fork loses
+        version.loaded.check()
     give_back_code()
     trim()  # what was read on the way
 
