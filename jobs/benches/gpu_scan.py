@@ -25,6 +25,7 @@ from torch import Tensor
 
 from jobs.benches.gpu_measuring import DTYPES, Bench, Case, median_ms, peak_mb, products_in, work_of_the_host
 from rails_ray.kernels.mol_scan import plain_scores
+from rails_ray.kernels.uploads import upload
 from rails_ray.modules.encoders.components import ComponentsConfig, ItemComponents, QueryComponents
 from rails_ray.modules.encoders.temperature import TemperatureConfig
 from rails_ray.modules.losses.mutual_information import mutual_information
@@ -41,7 +42,6 @@ from rails_ray.search.methods.two_pass import TwoPass
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchSpec
-from rails_ray.search.uploads import upload
 
 K = 100
 FILTERED = (0.01, 0.1, 0.5)  # shares of the items that filters leave

@@ -12,5 +12,5 @@
 
 `compiled` says where the loops of `lookup_scan` and `postings` run, `compiled_loops` has them; `fused_kernel` is
 `fused_scan`'s, in Triton, `fused_gradient_kernel` the other's, which `checked_gradient` compares before it is used;
-`torch_threads` are threads that multiply as the main one does.
+`torch_threads` are threads that multiply as the main one does; `uploads` copies to a GPU what a request brings.
 """

@@ -20,6 +20,11 @@ def has_faiss() -> bool:
     return find_spec("faiss") is not None
 
 
+def has_cagra() -> bool:
+    """Return whether it is installed and was built with cuVS, which has a graph for GPUs."""
+    return has_faiss() and hasattr(faiss_library(), "GpuIndexCagra")
+
+
 def faiss_library() -> Any:
     """The package, whose own types leave out half of it.
 

@@ -17,7 +17,7 @@
 | `segmented`    | one shard in several parts: its base, and what came later                          |
 | `scan`         | the best of blocks of scores                                                       |
 | `gpu_scan`     | the same on a GPU, without a look at the scores                                    |
-| `uploads`      | copies of what a request brings, to a GPU                                          |
+| `started`      | searches that have started on a GPU, and that the host looks at together           |
 | `checks`       | what every method refuses                                                          |
 | `ladders`      | the search parameters that are tried of each method                                |
 | `measured`     | recall against brute force, and the choice among searches                          |

@@ -30,6 +30,10 @@ class Unread(NamedTuple):
     found: SearchResult
     longest: Int[Tensor, ""]
 
+    def read(self, spec: SearchSpec, longest: int) -> SearchResult:
+        """The answer, by how many places its longest list needs."""
+        return self.found if spec.threshold is None else self.found.first(longest)
+
 
 def scan_on_gpu(
     blocks: Iterable[tuple[int, Float[Tensor, "B _"]]],
@@ -40,8 +44,8 @@ def scan_on_gpu(
 ) -> SearchResult:
     """Return what `scan.scan` gives, after one look with a threshold, and after none without."""
     num_scored = torch.full((num_queries,), num_items, device=device)
-    found, longest = unread_scan(blocks, spec, num_scored, spec.num_left(num_queries, num_items, device))
-    return found if spec.threshold is None else found.first(int(longest))
+    unread = unread_scan(blocks, spec, num_scored, spec.num_left(num_queries, num_items, device))
+    return unread.found if spec.threshold is None else unread.read(spec, int(unread.longest))
 
 
 def unread_scan(

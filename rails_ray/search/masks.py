@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rails_ray.kernels.postings import HiddenRows
-from rails_ray.search.uploads import upload
+from rails_ray.kernels.uploads import upload
 
 FEW = 16  # where fewer than one item in so many is hidden, its column alone is written
 

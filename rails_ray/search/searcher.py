@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.kernels.lookup_scan import LEAST_BESIDE
+from rails_ray.kernels.uploads import upload
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities import Similarity
 from rails_ray.modules.similarities.explain import Explained, explain_look_ups, explain_mixture
@@ -52,7 +53,6 @@ from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.methods.two_pass import AverageFirst, TwoPass
 from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec
-from rails_ray.search.uploads import upload
 
 
 @runtime_checkable
@@ -275,8 +275,8 @@ class ByCodes:
 
     def some(self, rows: Int[Tensor, " N"]) -> FullLookUp:
         """The contract of `Searcher`."""
-        items = take(self.items, upload(rows, self.items.codes.device))
-        return FullLookUp(items, LookupIndex(items.codes))
+        index = self.brute_force.index.of_rows(upload(rows, self.items.codes.device))
+        return FullLookUp(Codes(index.codes), index)
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """The contract of `Searcher`."""

@@ -9,7 +9,7 @@ Axes: B queries, X items.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ from rails_ray.modules.similarities.explain import Explained
 from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods import ExactSearch, Query, Retriever
-from rails_ray.search.methods.on_gpu import GpuScan, search_each
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import merge, of_corpus
 from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.started import search_each
 
 
 class Segmented(Generic[Query]):
@@ -105,15 +105,11 @@ class _OfSegments(Generic[Query]):
         return all(retriever.is_exact for retriever in self.retrievers)
 
     def search(self, query: Query, spec: SearchSpec) -> SearchResult:
-        mask, scans = spec.mask, [retriever for retriever in self.retrievers if isinstance(retriever, GpuScan)]
         specs = [
-            spec if mask is None else replace(spec, mask=mask.of_items(first, size))
+            spec if spec.mask is None else replace(spec, mask=spec.mask.of_items(first, size))
             for first, size in zip(self.first_rows, self.sizes, strict=True)
         ]
-        if len(scans) == len(self.retrievers):
-            found = search_each(scans, cast(Any, query), specs)
-        else:
-            found = [retriever.search(query, part) for retriever, part in zip(self.retrievers, specs, strict=True)]
+        found = search_each(self.retrievers, query, specs)
         # In the host's memory, as merging looks at lists, which are short.
         parts = [of_corpus(part.on("cpu"), first) for part, first in zip(found, self.first_rows, strict=True)]
         threshold = None if spec.threshold is None else spec.threshold.cpu()

@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rails_ray.kernels.top_k import TopK, select
+from rails_ray.kernels.uploads import upload
 from rails_ray.search.masks import Mask
-from rails_ray.search.uploads import upload
 
 LEAST = torch.finfo(torch.float32).min  # the least score that an item can be found with: -inf marks none
 

@@ -16,6 +16,7 @@ import torch
 
 from rails_ray.errors import UnavailableError
 from rails_ray.families.version import Version
+from rails_ray.kernels.faiss_library import has_cagra
 from rails_ray.search.indexes.faiss_on_gpu import GPU_WORKSPACE
 from rails_ray.serving.missing_files import missing_indexes, missing_parts
 from rails_ray.serving.shard_search import ShardSearch
@@ -26,6 +27,7 @@ SCORE_BYTES = 8 * 32  # of an item: its scores for 32 queries, and what selects 
 # Copies of the state on the GPU, by the kind of items: codes of SOLAR and terms of BM25 have postings too.
 COPIES = {"components": 1}
 MOST_COPIES = 3
+CAGRA_COPIES = {"fp32": 2, "fp16": 3, "sq8": 5}  # of a graph: its vectors in 32 bits, and as much while it is built
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,14 @@ def row_bytes(state: StateEntry) -> int:
 
 
 def _index_bytes(version: Version, shard: int, former: ShardSearch | None) -> int:
-    """Compute what copies of indexes take; graphs, and scans of 8 bits, stay on the CPU."""
+    """Compute what copies of indexes take; scans of 8 bits, and graphs unless FAISS has CAGRA, stay on the CPU."""
     config = version.family.index_config
-    if config is None or config.kind == "hnsw" or (config.kind, config.storage) == ("flat", "sq8"):
+    if config is None or (config.kind, config.storage) == ("flat", "sq8"):
         return 0
-    return sum(entry.size_bytes for entry in missing_indexes(version, shard, former))
+    if config.kind == "hnsw" and not has_cagra():
+        return 0
+    copies = CAGRA_COPIES[config.storage] if config.kind == "hnsw" else 1
+    return copies * sum(entry.size_bytes for entry in missing_indexes(version, shard, former))
 
 
 def _workspace_bytes(version: Version, formers: Mapping[int, ShardSearch | None]) -> int:

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.item_ids import ItemId
+from rails_ray.kernels.uploads import upload
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.masks import Mask
 from rails_ray.search.spec import SearchResult, SearchSpec
-from rails_ray.search.uploads import upload
 from rails_ray.serving.scope import EVERYTHING, Scope
 
 

@@ -21,6 +21,7 @@ from rails_ray.cutoffs.temperatures import tempered
 from rails_ray.families.shards import Items, base_of, deltas_of
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
+from rails_ray.kernels.uploads import upload
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery, map_tensors, on_device, take
 from rails_ray.search.masks import Exclusions, Mask, Remaining
@@ -29,7 +30,6 @@ from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.sharded import of_corpus
 from rails_ray.search.spec import SearchResult, joined, nothing
-from rails_ray.search.uploads import upload
 from rails_ray.search.zeros import NO_COSINE, with_zeros_last
 from rails_ray.serving.kept_masks import KeptMasks, LeftRows
 from rails_ray.serving.scope import EVERYTHING, Group, Scope, groups_of, of_each
@@ -293,7 +293,7 @@ class ShardSearch:
         )
 
     def _here(self, query: AnyQuery) -> AnyQuery:
-        if self.device == "cpu":
+        if self.device == "cpu" or query.stays_on_host:
             return query
         return map_tensors(lambda tensor: upload(tensor, self.device), query)
 

@@ -4,18 +4,22 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rails_ray import stopwatch
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.similarities.states import AnyItems, map_tensors
-from rails_ray.search import segmented
+from rails_ray.search import started
 from rails_ray.search.masks import Exclusions, Remaining
+from rails_ray.search.methods.bm25 import ByTerms
+from rails_ray.search.methods.look_up import FullLookUp
 from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.search.searcher import Searcher
 from rails_ray.search.segmented import Segmented
-from rails_ray.search.spec import SearchSpec
+from rails_ray.search.spec import SearchResult, SearchSpec, nothing
 from support.retrievers import NUM_ITEMS, NUM_QUERIES, Named, each, exact_case, widths_of
 from support.tried import tried
 
@@ -88,25 +92,57 @@ def test_some_items_of_all_segments(named: Named, at: list[int], some: set[int],
     torch.testing.assert_close(*(searcher.some(rows).log_sum_exp(query, beta_logit, mask) for searcher in both))
 
 
+@each([(kind, "brute_force") for kind in ("components", "quantized", "codes", "terms")])
 @tried(30)
 @given(cuts, st.sets(st.integers(0, NUM_ITEMS - 1), min_size=1), st.booleans())
-def test_scans_of_a_gpu_are_started_together(at: list[int], some: set[int], has_threshold: bool) -> None:
+def test_scans_of_a_gpu_are_started_together(named: Named, at: list[int], some: set[int], has_threshold: bool) -> None:
     """All segments', of all their items and of some."""
-    searchable_of, items, query, scores = exact_case(("components", "brute_force"), NUM_QUERIES, NUM_ITEMS, 0)
+    searchable_of, items, query, scores = exact_case(named, NUM_QUERIES, NUM_ITEMS, 0)
     whole, parts = searchable_of(items), in_segments(searchable_of, items, at)
     for segment in parts.segments:
-        segment.exact = GpuScan(segment.brute_force, None)
+        if named[0] in ("components", "quantized"):
+            own = getattr(segment, "by_components", segment)
+            own.exact = GpuScan(own.brute_force, None)
     rows = torch.tensor(sorted(some))
     threshold = torch.tensor([line[0] for line in scores]) if has_threshold else None
     spec = SearchSpec(7, threshold, mask=Exclusions.of([[0], [], []]))
-    for own, expected in ((parts, whole), (parts.some(rows), whole.some(rows))):
-        with patch.object(segmented, "search_each", wraps=segmented.search_each) as together:
+    pairs = [(parts, whole), *([] if named[0] == "terms" else [(parts.some(rows), whole.some(rows))])]
+    for own, expected in pairs:
+        with (
+            patch.object(FullLookUp, "begin", begin_here),
+            patch.object(ByTerms, "begin", begin_here),
+            patch.object(started, "finished", wraps=started.finished) as together,
+        ):
             found = own.search(query, spec)
-        assert together.call_count == 1
+        assert [len(call.args[0]) for call in together.call_args_list] == [len(own.first_rows)]
         wanted = expected.search(query, spec)
         assert torch.equal(found.num_found(), wanted.num_found())
         for line, num in enumerate(wanted.num_found().tolist()):
             assert found.item_rows[line, :num].tolist() == wanted.item_rows[line, :num].tolist()
+            torch.testing.assert_close(found.scores[line, :num], wanted.scores[line, :num])
+
+
+def test_the_time_of_candidates_is_not_that_of_scoring(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: clock[0])
+
+    class Approximate:
+        is_exact = False
+
+        def search(self, query: Any, spec: SearchSpec) -> SearchResult:
+            clock[0] += 10
+            with stopwatch.part("score"):
+                clock[0] += 1
+            return nothing(1)
+
+    with stopwatch.noted() as seconds:
+        started.search_each([Approximate(), Approximate()], None, [SearchSpec(3)] * 2)
+    assert seconds["score"] == 2
+
+
+def begin_here(self: FullLookUp | ByTerms, query: Any, spec: SearchSpec) -> list[started.Started]:
+    """As on a GPU."""
+    return [self.start(query, spec)]
 
 
 @given(cuts, st.permutations(range(NUM_ITEMS)), st.integers(0, NUM_ITEMS))

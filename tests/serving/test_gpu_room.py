@@ -15,6 +15,8 @@ from rails_ray.modules.similarities.states import ItemState, on_device
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.search.indexes.faiss_on_gpu import GPU_WORKSPACE
 from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.flat import Storage as VectorStorage
+from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.serving import gpu_room, loaded
 from rails_ray.serving.gpu_room import (
@@ -167,6 +169,16 @@ def test_indexes_that_have_a_copy_on_a_gpu_count(tmp_path: Path, index: str | In
     version = local.build(vectors, folder=str(tmp_path), index=index).version
     sizes = sum(entry.size_bytes for entry in version.described.indexes)
     assert needed_bytes(version, 0) == BYTES + is_there * sizes
+
+
+@pytest.mark.parametrize(("storage", "copies"), [("fp32", 2), ("fp16", 3)])
+def test_a_graph_counts_where_faiss_has_one_for_gpus(
+    storage: VectorStorage, copies: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_room, "has_cagra", lambda: True)
+    vectors = np.random.default_rng(0).standard_normal((NUM_ITEMS, WIDTH)).astype(np.float32)
+    version = local.build(vectors, folder=str(tmp_path), index=HnswConfig(storage=storage)).version
+    assert needed_bytes(version, 0) == BYTES + copies * sum(entry.size_bytes for entry in version.described.indexes)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ each term stands in it. Terms are added up in float64 and rounded once, so that 
 
 Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, Section 3.
 
-Axes: B queries, X items, C candidates, T terms of a query, M terms of an item, N postings of a batch's terms.
+Axes: B queries, X items, C candidates, T terms of a query, M terms of an item, V terms of all items, P postings.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rails_ray.kernels.uploads import upload
 from rails_ray.modules.similarities import Scored
 from rails_ray.modules.similarities.states import AnyItems, AnyQuery
 
@@ -33,6 +35,7 @@ class TermCounts(AnyQuery):
     """
 
     kind: ClassVar[str] = "term_counts"
+    stays_on_host: ClassVar[bool] = True
 
     terms: Int[Tensor, "B T"]
     counts: Float[Tensor, "B T"]
@@ -89,10 +92,12 @@ class Bm25(nn.Module):
 class TermPostings:
     """The items of each term, by term and then by item row.
 
-    terms: ascending, one entry per posting.
+    terms: those that occur, ascending, in the host's memory, where the few of a query are looked up.
+    offsets: where the postings of each term begin, and the number of all; in the host's memory.
     """
 
-    terms: Int[Tensor, " P"]
+    terms: Int[Tensor, " V"]
+    offsets: Int[Tensor, " V+1"]
     item_rows: Int[Tensor, " P"]
     weights: Float[Tensor, " P"]
 
@@ -101,21 +106,26 @@ class TermPostings:
         item_rows, place = (items.terms != NO_TERM).nonzero(as_tuple=True)
         terms = items.terms[item_rows, place]
         order = terms.argsort(stable=True)
-        return TermPostings(terms[order], item_rows[order], items.weights[item_rows, place][order])
+        known, num = terms[order].unique_consecutive(return_counts=True)
+        offsets = F.pad(num.cumsum(dim=0), (1, 0)).cpu()
+        return TermPostings(known.cpu(), offsets, item_rows[order], items.weights[item_rows, place][order])
 
 
 def sums_of(query: TermCounts, postings: TermPostings, num_items: int) -> Float[Tensor, "B X"]:
-    """The scores of all items."""
-    terms = query.terms.flatten()
-    line = torch.arange(len(query), device=terms.device)[:, None].expand_as(query.terms).flatten()
-    first = torch.searchsorted(postings.terms, terms)
-    num = torch.searchsorted(postings.terms, terms, side="right") - first  # 0 at places without a term
-    before, total = num.cumsum(dim=0) - num, int(num.sum())  # the one look at what a GPU computes
-    of_posting = torch.arange(len(terms), device=terms.device).repeat_interleave(num, output_size=total)
-    posting = torch.arange(total, device=terms.device) + (first - before)[of_posting]
-    cell = line[of_posting] * num_items + postings.item_rows[posting]
-    shares = query.counts.flatten()[of_posting].double() * postings.weights[posting].double()
-    sums = torch.zeros(len(query) * num_items, dtype=torch.float64, device=terms.device).index_add(0, cell, shares)
+    """The scores of all items, on their device, which nobody waits for if the query is in the host's memory."""
+    device, terms = postings.weights.device, query.terms.cpu().flatten()
+    place = torch.searchsorted(postings.terms, terms)  # the number of all terms where none is as large
+    is_known = (F.pad(postings.terms, (0, 1), value=NO_TERM)[place] == terms) & (terms != NO_TERM)
+    num = F.pad(postings.offsets.diff(), (0, 1))[place] * is_known
+    before, total = num.cumsum(dim=0) - num, int(num.sum())
+    first_cell = num_items * torch.arange(len(query))[:, None].expand_as(query.terms).flatten()
+    num, shift, first_cell = upload(torch.stack([num, postings.offsets[place] - before, first_cell]), device)
+    counts = upload(query.counts.flatten().double(), device)
+    of_posting = torch.arange(len(terms), device=device).repeat_interleave(num, output_size=total)
+    posting = torch.arange(total, device=device) + shift[of_posting]
+    cell = first_cell[of_posting] + postings.item_rows[posting]
+    shares = counts[of_posting] * postings.weights[posting].double()
+    sums = torch.zeros(len(query) * num_items, dtype=torch.float64, device=device).index_add(0, cell, shares)
     return sums.view(len(query), num_items).float()
 
 

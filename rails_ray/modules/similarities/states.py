@@ -26,6 +26,8 @@ class AnyQuery(ABC):
     """A batch of encoded queries, of whatever kind: a dataclass of tensors, one line per query."""
 
     kind: ClassVar[str]
+    stays_on_host: ClassVar[bool] = False
+    """True if a search reads it in the host's memory, also where the items are on a GPU."""
 
     temperature: Float[Tensor, " B"]
     """tau_q > 0 of each query; 1 if none is trained."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from rails_ray.kernels.faiss_library import faiss_library
+from rails_ray.kernels.faiss_library import faiss_library, has_cagra
 from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes.flat import Storage, scalar_quantizer
 from rails_ray.search.indexes.grown_lists import WALK
@@ -67,12 +67,13 @@ class HnswConfig:
 
 
 class HnswSearch:
-    """The contract of `KindSearch`. FAISS has it on the CPU alone."""
+    """The contract of `KindSearch`. FAISS has it on the CPU alone, and CAGRA for a GPU if it was built with cuVS."""
 
-    name, growth, runs_on_gpu = "hnsw", WALK, False
+    name, growth = "hnsw", WALK
 
     def __init__(self, index: Any) -> None:
         self.index = index
+        self.runs_on_gpu = has_cagra()
 
     def num_products(self, num_left: int, params: SearchParams) -> float:
         """The contract of `KindSearch`: the fewer items are left, the wider the beam that meets as many of them."""
@@ -107,7 +108,8 @@ class HnswSearch:
             more = partial(self._ask, queries, ef_search, further, False)
             if index.ntotal <= OF_BEAM * further:
                 more = partial(self._scanning, queries)
-        return PreparedQueries(queries, best, None, None, False, wider=more)
+        for_copy = faiss.SearchParametersHNSW(efSearch=ef_search)
+        return PreparedQueries(queries, best, for_copy, None, False, wider=more)
 
     def _scanning(self, queries: Floats) -> PreparedQueries:
         """Look at every vector, where that takes less time than a wider beam."""

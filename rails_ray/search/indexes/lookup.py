@@ -6,9 +6,10 @@ Axes: B queries, X items, M parts of a code, L entries of a table.
 """
 
 from collections.abc import Iterator
+from copy import copy
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from rails_ray.kernels import lookup_scan
@@ -33,6 +34,12 @@ class LookupIndex:
     def __init__(self, codes: Integer[Tensor, "X M"]) -> None:
         self.codes = codes
         self.largest_code = check_codes(codes)
+
+    def of_rows(self, rows: Int[Tensor, " N"]) -> "LookupIndex":
+        """The index of some items. Their codes, which were checked with all, are not looked at again."""
+        some = copy(self)
+        some.codes = self.codes.index_select(0, rows)
+        return some
 
     def scores(self, tables: Float[Tensor, "B M L"]) -> Float[Tensor, "B X"]:
         """The scores of all items."""

@@ -4,22 +4,25 @@ Axes: B queries, X items.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.errors import UnsupportedError
+from rails_ray.kernels.uploads import upload
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.bm25 import Bm25, TermCounts, TermPostings, TermWeights, shares, sums_of
 from rails_ray.modules.similarities.explain import Explained
-from rails_ray.modules.similarities.states import take
+from rails_ray.modules.similarities.states import take, to
 from rails_ray.schema.search_params import DEFAULT_PARAMS, SearchParams
 from rails_ray.search.gathering import GATHERED_OF_POSTINGS
+from rails_ray.search.gpu_scan import Unread, unread_scan
 from rails_ray.search.masks import Mask
 from rails_ray.search.scan import scan
 from rails_ray.search.spec import SearchResult, SearchSpec
-from rails_ray.search.uploads import upload
+from rails_ray.search.started import Started, finished
 
 
 class ByTerms:
@@ -50,15 +53,31 @@ class ByTerms:
         """The contract of `Searcher`. An item that shares no term with a query scores 0, and is found after those
         that do."""
         self.retriever(method, params)
+        begun = self.begin(query, spec)
+        if begun is not None:
+            return finished([begun])[0]
         spec.check_queries(len(query))
+        return scan([(0, sums_of(query, self.postings, len(self)))], spec, len(query), len(self))
+
+    def begin(self, query: TermCounts, spec: SearchSpec) -> list[Started] | None:
+        """The contract of `Starts`."""
+        return None if self.postings.weights.is_cpu else [self.start(query, spec)]
+
+    def start(self, query: TermCounts, spec: SearchSpec) -> Started:
+        """Start a search, of which a GPU's host must know nothing without a threshold."""
+        spec.check_queries(len(query))
+        device = self.postings.weights.device
+        num_scored = torch.full((len(query),), len(self), device=device)
+        num_left = spec.num_left(len(query), len(self), device)
         scores = sums_of(query, self.postings, len(self))
-        return scan([(0, scores)], spec, len(query), len(self), scores.device)
+        unread = unread_scan([(0, scores)], spec, num_scored, num_left)
+        return _StartedSums(spec, unread, unread.longest.expand(0 if spec.threshold is None else 1))
 
     def gathers(
         self, num_left: int, num_queries: int, method: str = "brute_force", params: SearchParams = DEFAULT_PARAMS
     ) -> bool:
-        """The contract of `Searcher`."""
-        return num_left <= GATHERED_OF_POSTINGS * len(self)
+        """The contract of `Searcher`. A GPU hides the others, as it is waited for where postings are made."""
+        return self.postings.weights.is_cpu and num_left <= GATHERED_OF_POSTINGS * len(self)
 
     def some(self, rows: Int[Tensor, " N"]) -> "ByTerms":
         """The contract of `Searcher`."""
@@ -72,7 +91,20 @@ class ByTerms:
 
     def explain(self, query: TermCounts, item_rows: Sequence[int]) -> Explained:
         """The contract of `Searcher`: what each term of the query adds, with P_Q = 1 and P_X = T."""
-        of_terms = shares(query, take(self.items, list(item_rows))).unsqueeze(2)  # [B, X, 1, T]
+        of_terms = shares(to(query, self.items.weights.device), take(self.items, list(item_rows))).unsqueeze(
+            2
+        )  # [B, X, 1, T]
         num_terms = of_terms.shape[3]
         scores = of_terms.sum(dim=(2, 3)).float()
         return Explained(scores, (of_terms * num_terms).float(), torch.full_like(of_terms, 1 / num_terms).float())
+
+
+class _StartedSums(NamedTuple):
+    """The contract of `Started`."""
+
+    spec: SearchSpec
+    unread: Unread
+    flags: Int[Tensor, " F"]
+
+    def finish(self, flags: Sequence[int]) -> SearchResult:
+        return self.unread.found if self.spec.threshold is None else self.unread.read(self.spec, flags[0])

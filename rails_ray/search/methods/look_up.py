@@ -17,7 +17,9 @@ with the sum over the chunks that post an item; the others count as 0 (weights T
 Axes: B queries, X items, C candidates, K chunks, R buckets of a chunk, M parts of a code, L entries of a table.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,13 +32,14 @@ from rails_ray.kernels.top_k import TopK
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.states import Codes, Tables, take
 from rails_ray.search.checks import OF_K, check_width
-from rails_ray.search.gpu_scan import unread_scan
+from rails_ray.search.gpu_scan import Unread, unread_scan
 from rails_ray.search.indexes.inverted import InvertedIndex, check_probes, top_buckets
 from rails_ray.search.indexes.lookup import LookupIndex
 from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import log_sum_exp
 from rails_ray.search.scan import Scan
 from rails_ray.search.spec import SearchResult, SearchSpec, joined
+from rails_ray.search.started import Started, finished
 from rails_ray.stopwatch import part
 
 BLOCK_CODES = 2**20  # parts of candidates' codes that are gathered at once: with their numbers of entries 16 MB
@@ -63,28 +66,46 @@ class FullLookUp:
     @part("score")
     def search(self, query: Tables, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
-        if query.tables.is_cuda:
-            return self.search_on_gpu(query, spec)
+        begun = self.begin(query, spec)
+        if begun is not None:
+            return finished([begun])[0]
         check_tables(query, self.items.codes.shape[1])
         return self.index.search(query.tables, spec)
 
-    def search_on_gpu(self, query: Tables, spec: SearchSpec) -> SearchResult:
-        """`search` with one look at what is computed, at its end, also at whether the query is finite."""
+    def begin(self, query: Tables, spec: SearchSpec) -> list[Started] | None:
+        """The contract of `Starts`."""
+        return [self.start(query, spec)] if query.tables.is_cuda else None
+
+    def start(self, query: Tables, spec: SearchSpec) -> Started:
+        """Start a search, whose end also tells whether the query is finite."""
         tables, device = query.tables, query.tables.device
         check_num_parts(tables, self.items.codes.shape[1])
         spec.check_queries(len(tables))
         num_scored = torch.full((len(tables),), len(self.items), device=device)
         num_left = spec.num_left(len(tables), len(self.items), device)
-        found, longest = unread_scan(self.index.blocks(tables), spec, num_scored, num_left)
-        is_finite, num = torch.stack([tables.isfinite().all().long(), longest]).tolist()
-        if not is_finite:
-            check_tables(query, tables.shape[1])
-        return found if spec.threshold is None else found.first(num)
+        unread = unread_scan(self.index.blocks(tables), spec, num_scored, num_left)
+        flags = torch.stack([tables.isfinite().all().long(), unread.longest])
+        return _StartedLookUp(query, spec, unread, flags)
 
     def log_sum_exp(self, query: Tables, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """As in `BruteForce`."""
         check_tables(query, self.items.codes.shape[1])
         return log_sum_exp(self.index.blocks(query.tables), query.temperature, logit, mask)
+
+
+class _StartedLookUp(NamedTuple):
+    """The contract of `Started`."""
+
+    query: Tables
+    spec: SearchSpec
+    unread: Unread
+    flags: Int[Tensor, "2"]
+
+    def finish(self, flags: Sequence[int]) -> SearchResult:
+        is_finite, longest = flags
+        if not is_finite:
+            check_tables(self.query, self.query.tables.shape[1])
+        return self.unread.read(self.spec, longest)
 
 
 class Inverted:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from rails_ray.kernels.fused_scan import FusedScan, fused_scan, select
 from rails_ray.kernels.top_k import TopK, merge, select_by_tiles
+from rails_ray.kernels.uploads import upload
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.similarities.mol import PreparedMixture
 from rails_ray.modules.similarities.states import ItemState, QueryState, map_tensors, take
@@ -40,8 +41,8 @@ from rails_ray.search.masks import Mask
 from rails_ray.search.methods.brute_force import BLOCK_QUERIES, BruteForce
 from rails_ray.search.rescore import candidate_scores
 from rails_ray.search.selected import Selected
-from rails_ray.search.spec import SearchResult, SearchSpec, joined
-from rails_ray.search.uploads import upload
+from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.started import Started, finished
 from rails_ray.stopwatch import part
 
 BLOCK_SCORES = 2**28  # of all queries and a block of items: 1 GB
@@ -98,21 +99,6 @@ class StartedScan(NamedTuple):
             wider = self.scan.start(self.query, self.spec, WIDER)
             found = wider.closed(*wider.flags.tolist())
         return self.scan.scan.search(self.query, self.spec) if found is None else found
-
-
-@part("score")
-@torch.no_grad()
-def search_each(scans: Sequence["GpuScan"], query: QueryState, specs: Sequence[SearchSpec]) -> list[SearchResult]:
-    """Search by several scans. All are started before the host looks, once, at what they computed."""
-    pairs = zip(scans, specs, strict=True)
-    started = [[scan.start(*block) for block in scan.query_blocks(query, spec)] for scan, spec in pairs]
-    flags = [block.flags for blocks in started for block in blocks]
-    read = iter(torch.stack(flags).tolist() if flags else [])
-    found = list[SearchResult]()
-    for scan, spec, blocks in zip(scans, specs, started, strict=True):
-        parts = [block.finish(next(read)) for block in blocks] or [scan.scan.search(query, spec)]
-        found.append(parts[0] if len(parts) == 1 else joined(parts))
-    return found
 
 
 class GpuScan:
@@ -199,9 +185,16 @@ class GpuScan:
             for num in WARMED_ROWS:
                 self.of_rows(torch.arange(min(num, len(self.scan.items)), device=device)).warm_up()
 
+    @part("score")
+    @torch.no_grad()
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
-        return search_each([self], query, [spec])[0]
+        begun = self.begin(query, spec)
+        return self.scan.search(query, spec) if begun is None else finished([begun])[0]
+
+    def begin(self, query: QueryState, spec: SearchSpec) -> list[Started] | None:
+        """The contract of `Starts`."""
+        return [self.start(*block) for block in self.query_blocks(query, spec)] or None
 
     def query_blocks(self, query: QueryState, spec: SearchSpec) -> list[tuple[QueryState, SearchSpec]]:
         """The queries in blocks, checked; none if there is nothing to scan."""

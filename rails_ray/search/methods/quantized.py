@@ -29,6 +29,7 @@ from rails_ray.search.methods import ExactSearch, Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.started import Started, begin
 
 
 class ByQuantized:
@@ -166,6 +167,10 @@ class Turned:
         """The contract of `Retriever`."""
         return self.retriever.search(turned_query(query, self.rotation), spec)
 
+    def begin(self, query: QueryState, spec: SearchSpec) -> list[Started] | None:
+        """The contract of `Starts`."""
+        return begin(self.retriever, turned_query(query, self.rotation), spec)
+
 
 @dataclass(frozen=True)
 class TurnedScan:
@@ -178,6 +183,10 @@ class TurnedScan:
     def search(self, query: QueryState, spec: SearchSpec) -> SearchResult:
         """The contract of `Retriever`."""
         return self.scan.search(turned_query(query, self.rotation), spec)
+
+    def begin(self, query: QueryState, spec: SearchSpec) -> list[Started] | None:
+        """The contract of `Starts`."""
+        return begin(self.scan, turned_query(query, self.rotation), spec)
 
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """The contract of `ExactSearch`."""

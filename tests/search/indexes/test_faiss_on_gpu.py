@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import faiss
 import numpy as np
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from rails_ray.modules.quantizers.pq import fit_pq
+from rails_ray.schema.search_params import SearchParams
 from rails_ray.search.indexes import codes, faiss_on_gpu, flat
 from rails_ray.search.indexes.faiss_index import FaissIndex, IndexConfig
 from rails_ray.search.indexes.faiss_on_gpu import HalfCopy, on_gpu
-from rails_ray.search.indexes.flat import FlatConfig
+from rails_ray.search.indexes.flat import FlatConfig, Storage
 from rails_ray.search.indexes.hnsw import HnswConfig
 from rails_ray.search.indexes.ivf import IvfConfig
 from rails_ray.search.masks import Exclusions
@@ -131,6 +132,85 @@ def test_what_has_no_copy_on_a_gpu(
     assert caplog.messages == [reason]
     assert torch.equal(copy.search(queries, SearchSpec(5)).item_rows, index.search(queries, SearchSpec(5)).item_rows)
     assert not calls
+
+
+class Graph:
+    """CAGRA's place: the rows that score best in any order, the first of them twice in place of the last, or a row that
+    is none in place of a few."""
+
+    beams: ClassVar[list[int]] = []
+    least_row: ClassVar[int | None] = None
+
+    def __init__(self, resources: Any, width: int, metric: int, config: Any) -> None:
+        assert (width, metric) == (8, faiss.METRIC_INNER_PRODUCT)
+
+    def train(self, items: Any) -> None:
+        assert items.dtype == np.float32
+        self.items = items
+
+    def search(self, queries: Any, n: int, params: Any) -> Any:
+        self.beams.append(params.itopk_size)
+        rows = np.argsort(-(queries @ self.items.T), axis=1)[:, :n][:, ::-1].copy()
+        if self.least_row is not None:
+            rows[rows < self.least_row] = 2**32 - 1
+        rows[:, 0] = rows[:, -1]  # the last of the list is lost
+        return np.zeros(rows.shape, np.float32), rows
+
+
+@pytest.fixture
+def beams(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """As FAISS is that was built with cuVS; the beam of each search of its graph."""
+    monkeypatch.setattr(Graph, "beams", [])
+    monkeypatch.setattr(faiss, "GpuIndexCagra", Graph, raising=False)
+    for name in ("GpuIndexCagraConfig", "SearchParametersCagra"):
+        monkeypatch.setattr(faiss, name, SimpleNamespace, raising=False)
+    return Graph.beams
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_graph_on_the_gpu_takes_the_place_of_hnsw(storage: Storage, beams: list[int]) -> None:
+    index, queries = opened(HnswConfig(M=8, storage=storage), vectors(200)), vectors(3, 1)
+    copy, wide = on_gpu(index), SearchParams(ef_search=200)
+    assert copy.on_cpu is None
+    for spec in (SearchSpec(5), SearchSpec(5, torch.full((3,), 0.3)), SearchSpec(300)):
+        one, other = index.search(queries, spec, wide), copy.search(queries, spec, wide)
+        assert torch.equal(one.item_rows[:, :100], other.item_rows[:, :100])
+        torch.testing.assert_close(one.scores[:, :100], other.scores[:, :100])
+        assert other.bound.isposinf().all()
+    assert set(beams) == {224}
+    copy.search(queries, SearchSpec(5))
+    assert beams[-1] == 64
+    spec = SearchSpec(5, mask=Exclusions.of([[0, 1, 2]] * 3))
+    assert torch.equal(copy.search(queries, spec).item_rows, index.search(queries, spec).item_rows)
+
+
+def test_rows_that_are_none_are_left_out(beams: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Graph, "least_row", 100)
+    index, queries = opened(HnswConfig(M=8), vectors(200)), vectors(3, 1)
+    scores, rows = on_gpu(index).clone.search(queries.numpy(), 200, SimpleNamespace(efSearch=64))
+    for line, query in enumerate(queries):
+        expected = (vectors(200)[100:] @ query).sort(descending=True)
+        assert rows[line, :99].tolist() == (expected.indices + 100)[:99].tolist()
+        assert np.allclose(scores[line, :99], expected.values[:99].numpy(), atol=1e-6)
+        assert (rows[line, 100:] == -1).all()
+        assert np.isneginf(scores[line, 100:]).all()
+
+
+@pytest.mark.parametrize("has_equal", [False, True])
+def test_a_graph_that_cannot_be_on_the_gpu(has_equal: bool, beams: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("the graph needs more vectors")
+
+    monkeypatch.setattr(Graph, "train", refused)
+    items, queries = vectors(60).repeat(1 + has_equal, 1), vectors(3, 1)
+    index = opened(HnswConfig(M=8), items)
+    copy = on_gpu(index)
+    reason = "FAISS has no such index on a GPU"
+    if not has_equal:
+        reason = "it cannot be copied to the GPU: the graph needs more vectors"
+    assert copy.on_cpu == f"an index hnsw is searched on the CPU, as {reason}"
+    assert torch.equal(copy.search(queries, SearchSpec(5)).item_rows, index.search(queries, SearchSpec(5)).item_rows)
+    assert not beams
 
 
 def test_equal_vectors_in_a_graph_are_found_beside_a_gpu_too(calls: list[int]) -> None:

@@ -1,5 +1,7 @@
 """What only items with terms have; all else is in `contracts/test_retriever.py`."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,3 +51,11 @@ def test_explanations_are_of_terms() -> None:
 def test_nothing_to_explain() -> None:
     query, items = random_terms(2, 3)
     assert ByTerms(Bm25(), items).explain(query, []).scores.shape == (2, 0)
+
+
+def test_a_gpu_hides_what_a_filter_leaves_out() -> None:
+    _, items = random_terms(1, 100)
+    searcher = ByTerms(Bm25(), items)
+    assert searcher.gathers(1, 1)
+    searcher.postings = replace(searcher.postings, weights=searcher.postings.weights.to("meta"))
+    assert not searcher.gathers(1, 1)

@@ -22,10 +22,11 @@ from rails_ray.modules.similarities.states import ItemState, QueryState, map_ten
 from rails_ray.search.masks import Exclusions, Mask, Remaining
 from rails_ray.search.methods import on_gpu
 from rails_ray.search.methods.brute_force import BruteForce
-from rails_ray.search.methods.on_gpu import Answer, FastScores, GpuScan, search_each
+from rails_ray.search.methods.on_gpu import Answer, FastScores, GpuScan
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.selected import Selected
 from rails_ray.search.spec import SearchResult, SearchSpec
+from rails_ray.search.started import search_each
 from support.examples import random_states, small_mixture
 
 

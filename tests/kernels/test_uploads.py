@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from rails_ray.kernels.uploads import upload
 from rails_ray.search import masks, searcher
 from rails_ray.search.masks import Exclusions, Mask, Remaining
 from rails_ray.search.methods import bm25
 from rails_ray.search.spec import SearchSpec
-from rails_ray.search.uploads import upload
 from support.gpu_copies import note_copies
 from support.retrievers import exact_case
 
