@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 MAPS = Path("/proc/self/smaps")  # Linux alone has it
-# A part of memory that is a file's, is not written to, and has no page that differs from the file.
-CODE = re.compile(r"^(\w+)-(\w+) .-.. \S+ \S+ \S+ +/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB$", re.MULTILINE)
+# A private part of memory that is a file's, is not written to, and has no page that differs from the file.
+CODE = re.compile(r"^(\w+)-(\w+) .-.p \S+ \S+ \S+ +/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB$", re.MULTILINE)
 DONT_NEED = 4  # MADV_DONTNEED
 DELAY_S = 1.0  # time for an answer to be sent and freed
 _due_in: asyncio.AbstractEventLoop | None = None  # the loop that will do it

@@ -64,7 +64,10 @@ Anonymous:             4 kB
 7f0000003000-7f0000004000 rw-p 00004000 fe:00 1235                       /usr/lib/data.so
 Rss:                   0 kB
 Anonymous:             0 kB
-7f0000004000-7f0000005000 r--p 00000000 00:00 0
+7f0000004000-7f0000005000 r--s 00000000 fe:00 1236                       /tmp/vectors.npy
+Rss:                   4 kB
+Anonymous:             0 kB
+7f0000005000-7f0000006000 r--p 00000000 00:00 0
 Rss:                   0 kB
 Anonymous:             0 kB
 7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0                          [vdso]

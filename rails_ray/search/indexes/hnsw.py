@@ -108,7 +108,7 @@ class HnswSearch:
             more = partial(self._ask, queries, ef_search, further, False)
             if index.ntotal <= OF_BEAM * further:
                 more = partial(self._scanning, queries)
-        for_copy = faiss.SearchParametersHNSW(efSearch=ef_search)
+        for_copy = faiss.SearchParametersHNSW(efSearch=ef_search) if self.runs_on_gpu else None
         return PreparedQueries(queries, best, for_copy, None, False, wider=more)
 
     def _scanning(self, queries: Floats) -> PreparedQueries:

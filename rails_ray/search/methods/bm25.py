@@ -91,9 +91,8 @@ class ByTerms:
 
     def explain(self, query: TermCounts, item_rows: Sequence[int]) -> Explained:
         """The contract of `Searcher`: what each term of the query adds, with P_Q = 1 and P_X = T."""
-        of_terms = shares(to(query, self.items.weights.device), take(self.items, list(item_rows))).unsqueeze(
-            2
-        )  # [B, X, 1, T]
+        items = take(self.items, list(item_rows))
+        of_terms = shares(to(query, items.weights.device), items).unsqueeze(2)  # [B, X, 1, T]
         num_terms = of_terms.shape[3]
         scores = of_terms.sum(dim=(2, 3)).float()
         return Explained(scores, (of_terms * num_terms).float(), torch.full_like(of_terms, 1 / num_terms).float())
