@@ -82,7 +82,8 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
     noting = query_log.noting(options.log_queries)
     if options.workers == 1:  # a search starts threads, which a fork loses
         version.loaded.check()
-    give_back_code()
+    if version.ranker is None:  # whose threads may load libraries
+        give_back_code()
     trim()  # what was read on the way
 
     def serve(host: str, shared: Any) -> AbstractContextManager[Any]:

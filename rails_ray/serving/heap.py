@@ -3,6 +3,7 @@ code that only loading needed."""
 
 import asyncio
 import ctypes
+import gc
 import re
 from pathlib import Path
 
@@ -10,7 +11,11 @@ import pyarrow as pa
 
 MAPS = Path("/proc/self/smaps")  # Linux alone has it
 # A private part of memory that is a file's, is not written to, and has no page that differs from the file.
-CODE = re.compile(r"^(\w+)-(\w+) .-.p \S+ \S+ \S+ +/.*\n(?:\w+: .*\n)*?Anonymous: +0 kB$", re.MULTILINE)
+CODE = re.compile(
+    r"^(\w+)-(\w+) .-.p \S+ \S+ \S+ +/(?!dev/|anon_hugepage).*\n"
+    r"(?:\w+: .*\n)*?Anonymous: +0 kB\n(?:\w+: .*\n)*?Swap: +0 kB$",
+    re.MULTILINE,
+)
 DONT_NEED = 4  # MADV_DONTNEED
 DELAY_S = 1.0  # time for an answer to be sent and freed
 _due_in: asyncio.AbstractEventLoop | None = None  # the loop that will do it
@@ -36,14 +41,22 @@ def trim() -> None:
 
 
 def give_back_code() -> None:
-    """Drop the pages of libraries' code and constants from this process; those that are needed again are read from the
-    system's cache of files, or from the file. Of torch, Arrow and Python 95 MB are read once, at the start.
+    """Drop the pages of libraries' code and constants from this process, and of files that it maps to read; those that
+    are needed again are read from the system's cache of files, or from the file. Of torch, Arrow and Python some 100 MB
+    are read once, at the start.
 
-    Call it while no other thread may load a library, whose pages are written to before they become constants.
+    Call it while no other thread maps or unmaps files, as one that loads a library does: what takes the place of a file
+    would be dropped too.
     """
     if not MAPS.exists():
         return
-    advise = ctypes.CDLL(None).madvise
-    for part in CODE.finditer(MAPS.read_text()):
-        first, end = (int(address, 16) for address in part.groups())
-        advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), DONT_NEED)
+    advise, was_enabled = ctypes.CDLL(None).madvise, gc.isenabled()
+    gc.disable()  # what is freed may be a file
+    try:
+        parts = [match.groups() for match in CODE.finditer(MAPS.read_text(errors="surrogateescape"))]
+        for part in parts:
+            first, end = (int(address, 16) for address in part)
+            advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), DONT_NEED)
+    finally:
+        if was_enabled:
+            gc.enable()

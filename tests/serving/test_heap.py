@@ -53,26 +53,45 @@ MAPS = """\
 Size:                  4 kB
 Rss:                   4 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 VmFlags: rd mr mw me
 7f0000000000-7f0000002000 r-xp 00001000 fe:00 1235                       /usr/lib/a library.so (deleted)
 Rss:                   8 kB
 Private_Dirty:         0 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 7f0000002000-7f0000003000 r--p 00003000 fe:00 1235                       /usr/lib/relocated.so
 Rss:                   4 kB
 Anonymous:             4 kB
+Swap:                  0 kB
 7f0000003000-7f0000004000 rw-p 00004000 fe:00 1235                       /usr/lib/data.so
 Rss:                   0 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 7f0000004000-7f0000005000 r--s 00000000 fe:00 1236                       /tmp/vectors.npy
 Rss:                   4 kB
 Anonymous:             0 kB
-7f0000005000-7f0000006000 r--p 00000000 00:00 0
+Swap:                  0 kB
+7f0000005000-7f0000006000 r--p 00000000 fe:00 1237                       /usr/lib/on_swap.so
 Rss:                   0 kB
 Anonymous:             0 kB
+Swap:                  4 kB
+7f0000006000-7f0000007000 r-xp 00000000 00:0f 1238                       /anon_hugepage (deleted)
+Rss:                   0 kB
+Anonymous:             0 kB
+Swap:                  0 kB
+7f0000007000-7f0000008000 r--p 00000000 00:05 1239                       /dev/a device
+Rss:                   0 kB
+Anonymous:             0 kB
+Swap:                  0 kB
+7f0000008000-7f0000009000 r--p 00000000 00:00 0
+Rss:                   0 kB
+Anonymous:             0 kB
+Swap:                  0 kB
 7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0                          [vdso]
 Rss:                   4 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 """
 
 

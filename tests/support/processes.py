@@ -47,8 +47,8 @@ def kill_one(title: str, token: str) -> bool:
 
 def kill_owner(title: str, of: str, token: str) -> bool:
     """SIGKILL one process whose title holds `title`, which owns one of those that hold `of`: those are stopped until
-    one has died with its owner, so that none can end its work first. Once it was seen that none dies while it is
-    stopped, so they go on after a while. Returns whether there was one to kill."""
+    one has died with its owner, so that none can end its work first. They go on after a while also if none has, as
+    happened once in CI. Returns whether there was one to kill."""
     owned = [process for process in with_token(token) if of in " ".join(process.cmdline())]
     for process in owned:
         process.suspend()

@@ -114,9 +114,10 @@ class TermPostings:
 def sums_of(query: TermCounts, postings: TermPostings, num_items: int) -> Float[Tensor, "B X"]:
     """The scores of all items, on their device, which nobody waits for if the query is in the host's memory."""
     device, terms = postings.weights.device, query.terms.cpu().flatten()
-    place = torch.searchsorted(postings.terms, terms)  # the number of all terms where none is as large
-    is_known = (F.pad(postings.terms, (0, 1), value=NO_TERM)[place] == terms) & (terms != NO_TERM)
-    num = F.pad(postings.offsets.diff(), (0, 1))[place] * is_known
+    if not len(postings.terms):
+        return torch.zeros(len(query), num_items, device=device)
+    place = torch.searchsorted(postings.terms, terms).clamp(max=len(postings.terms) - 1)
+    num = (postings.offsets[place + 1] - postings.offsets[place]) * (postings.terms[place] == terms)
     before, total = num.cumsum(dim=0) - num, int(num.sum())
     first_cell = num_items * torch.arange(len(query))[:, None].expand_as(query.terms).flatten()
     num, shift, first_cell = upload(torch.stack([num, postings.offsets[place] - before, first_cell]), device)

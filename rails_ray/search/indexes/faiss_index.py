@@ -222,10 +222,14 @@ class FaissIndex:
         return lines[~is_complete]
 
     def _best(self, prepared: PreparedQueries, lines: Rows, n: int, only: Only | None) -> tuple[Floats, Rows]:
-        if self.clone is None or only is not None or n > MOST_ON_GPU:
+        is_graph = self.kind.name == "hnsw"
+        is_scan = is_graph and prepared.is_exhaustive  # which a graph cannot stand for
+        if self.clone is None or only is not None or n > MOST_ON_GPU or is_scan:
             return prepared.best(lines, n, only)
         with GPU_LOCK:
             found: tuple[Floats, Rows] = self.clone.search(prepared.queries[lines], n, params=prepared.parameters)
+        if is_graph and (is_short := found[1][:, min(n, self.num_items) - 1] < 0).any():
+            found[0][is_short], found[1][is_short] = prepared.best(lines[is_short], n, None)
         return found
 
     def _found(

@@ -8,8 +8,8 @@
 | ivf, fp32, fp16 and sq8    | FAISS's                                                                             |
 | codes in lists             | FAISS's, unless it refuses them: GpuIndexIVFPQ takes codes of residuals, ours are   |
 |                            | of the vectors themselves                                                           |
-| hnsw                       | CAGRA, a graph of FAISS's own there, if FAISS was built with cuVS; else none.       |
-|                            | PyPI's faiss-gpu was not                                                            |
+| hnsw                       | CAGRA, a graph of FAISS's own there, if FAISS was built with cuVS, as PyPI's        |
+|                            | faiss-gpu was not, and no vectors are equal; else none                              |
 
 What has none is searched on the CPU, which is logged once and shown as `indexes_on_cpu` by `GET /v1/index`.
 """
@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rails_ray.kernels.faiss_library import faiss_library
+from rails_ray.kernels.faiss_library import faiss_library, has_cagra
 from rails_ray.kernels.uploads import upload
+from rails_ray.search.indexes.equal_vectors import OfDistinct
 from rails_ray.search.indexes.faiss_index import FaissIndex
 from rails_ray.search.indexes.flat import ROWS_OF_BLOCK, FlatIndex
 from rails_ray.search.indexes.probing import Floats, Rows
@@ -40,6 +41,8 @@ def on_gpu(index: FaissIndex) -> FaissIndex:
     reason = None
     if not faiss_library().get_num_gpus():
         reason = "as FAISS sees no GPU: install faiss-gpu"
+    elif has_cagra() and isinstance(index.kind, OfDistinct):
+        reason = "as some of its vectors are equal"
     elif not index.kind.runs_on_gpu:
         reason = "as FAISS has no such index on a GPU"
     else:
@@ -81,8 +84,10 @@ class HalfCopy:
 class CagraCopy:
     """A graph on the GPU that takes the place of hnsw. It is built anew of the vectors, and finds other candidates.
 
-    It is asked for rows alone: scores are of the vectors in the host's memory, as those of the index on the CPU are,
-    but for the order in which float32 adds up. A row that is none, or that comes twice, is left out.
+    It is asked for rows alone: scores are of the vectors in the host's memory (float32, beside those of an index that
+    keeps 16 or 8 bits), as those of the index on the CPU are, but for the order in which float32 adds up. A row that is
+    none, or that comes twice, is left out; the list is then short, and `FaissIndex` asks the index on the CPU. So it
+    does where FAISS raises an error, which is logged once.
     """
 
     def __init__(self, vectors: Floats) -> None:
@@ -98,11 +103,15 @@ class CagraCopy:
         num = min(n, len(self.vectors))
         wanted = faiss_library().SearchParametersCagra()
         wanted.itopk_size = -(-max(params.efSearch, num) // OF_WARP) * OF_WARP
-        rows: Rows = np.sort(self.graph.search(queries, num, params=wanted)[1], axis=1)
+        try:
+            rows: Rows = np.sort(self.graph.search(queries, num, params=wanted)[1], axis=1)
+        except RuntimeError as error:  # of a beam that it refuses, or of memory
+            _warn(f"an index hnsw is searched on the CPU, as its graph on the GPU cannot be searched: {error}")
+            rows = np.full((len(queries), num), -1)
         is_none = (rows < 0) | (rows >= len(self.vectors)) | (np.diff(rows, axis=1, prepend=-1) == 0)
         rows = np.where(is_none, 0, rows)
-        scores: Floats = np.einsum("qd,qnd->qn", queries, self.vectors[rows])
-        scores, rows = np.where(is_none, -np.inf, scores).astype(np.float32), np.where(is_none, -1, rows)
+        scores = np.stack([self.vectors[own] @ query for own, query in zip(rows, queries, strict=True)])
+        scores, rows = np.where(is_none, np.float32(-np.inf), scores), np.where(is_none, -1, rows)
         order = np.argsort(-scores, axis=1, kind="stable")  # equal ones by row
         padding = ((0, 0), (0, n - num))
         return (

@@ -29,7 +29,7 @@ from rails_ray.search.methods import ExactSearch, Retriever
 from rails_ray.search.methods.approximate import Approximate, CandidateLists
 from rails_ray.search.searcher import ByComponents
 from rails_ray.search.spec import SearchResult, SearchSpec
-from rails_ray.search.started import Started, begin
+from rails_ray.search.started import Started, Starts
 
 
 class ByQuantized:
@@ -169,7 +169,8 @@ class Turned:
 
     def begin(self, query: QueryState, spec: SearchSpec) -> list[Started] | None:
         """The contract of `Starts`."""
-        return begin(self.retriever, turned_query(query, self.rotation), spec)
+        scan = self.retriever
+        return scan.begin(turned_query(query, self.rotation), spec) if isinstance(scan, Starts) else None
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ class TurnedScan:
 
     def begin(self, query: QueryState, spec: SearchSpec) -> list[Started] | None:
         """The contract of `Starts`."""
-        return begin(self.scan, turned_query(query, self.rotation), spec)
+        scan = self.scan
+        return scan.begin(turned_query(query, self.rotation), spec) if isinstance(scan, Starts) else None
 
     def log_sum_exp(self, query: QueryState, logit: ScoreLogit, mask: Mask | None = None) -> Float[Tensor, " B"]:
         """The contract of `ExactSearch`."""

@@ -96,3 +96,12 @@ def test_postings_are_by_term_and_then_by_row() -> None:
     assert len(pairs) == int((items.terms != NO_TERM).sum())
     query, _ = random_terms(4, 1)
     assert torch.equal(sums_of(query, postings, len(items)), Bm25().scores(query, items))
+
+
+def test_terms_that_no_item_has() -> None:
+    """Above, below and between those that items have, and where they have none."""
+    items = TermWeights(torch.tensor([[3, 7], [7, NO_TERM]]), torch.tensor([[1.0, 2.0], [4.0, 0.0]]))
+    query = TermCounts(torch.tensor([[0, 3, 5], [8, 7, NO_TERM]]), torch.ones(2, 3), torch.ones(2))
+    assert Bm25().scores(query, items).tolist() == [[1.0, 0.0], [2.0, 4.0]]
+    nothing = TermWeights(torch.full((2, 1), NO_TERM), torch.zeros(2, 1))
+    assert Bm25().scores(query, nothing).tolist() == [[0.0, 0.0]] * 2

@@ -176,7 +176,7 @@ def test_a_graph_on_the_gpu_takes_the_place_of_hnsw(storage: Storage, beams: lis
         one, other = index.search(queries, spec, wide), copy.search(queries, spec, wide)
         assert torch.equal(one.item_rows[:, :100], other.item_rows[:, :100])
         torch.testing.assert_close(one.scores[:, :100], other.scores[:, :100])
-        assert other.bound.isposinf().all()
+        assert torch.equal(other.bound, one.bound)
     assert set(beams) == {224}
     copy.search(queries, SearchSpec(5))
     assert beams[-1] == 64
@@ -196,6 +196,34 @@ def test_rows_that_are_none_are_left_out(beams: list[int], monkeypatch: pytest.M
         assert np.isneginf(scores[line, 100:]).all()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_list_that_lacks_a_row_is_that_of_the_cpu(
+    fails: bool, beams: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where every vector is looked at, as few are found, and where lists grow."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such beam")
+
+    if fails:
+        monkeypatch.setattr(Graph, "search", refused)
+    monkeypatch.setattr(Graph, "least_row", 3000)
+    items, queries = vectors(6000), vectors(3, 1)
+    index = opened(HnswConfig(M=8), items)
+    copy, best = on_gpu(index), (queries @ items.T).topk(75).indices.tolist()
+    for spec in (
+        SearchSpec(10, at_least=10),
+        SearchSpec(2000, torch.full((3,), 0.2)),
+        SearchSpec(10, mask=Exclusions.of(best)),
+    ):
+        found, expected = copy.search(queries, spec), index.search(queries, spec)
+        assert torch.equal(found.item_rows, expected.item_rows)
+        assert torch.equal(found.bound, expected.bound)
+        assert torch.equal(found.is_truncated, expected.is_truncated)
+    sentence = "an index hnsw is searched on the CPU, as its graph on the GPU cannot be searched: no such beam"
+    assert caplog.messages == [sentence] * fails
+
+
 @pytest.mark.parametrize("has_equal", [False, True])
 def test_a_graph_that_cannot_be_on_the_gpu(has_equal: bool, beams: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
@@ -205,7 +233,7 @@ def test_a_graph_that_cannot_be_on_the_gpu(has_equal: bool, beams: list[int], mo
     items, queries = vectors(60).repeat(1 + has_equal, 1), vectors(3, 1)
     index = opened(HnswConfig(M=8), items)
     copy = on_gpu(index)
-    reason = "FAISS has no such index on a GPU"
+    reason = "some of its vectors are equal"
     if not has_equal:
         reason = "it cannot be copied to the GPU: the graph needs more vectors"
     assert copy.on_cpu == f"an index hnsw is searched on the CPU, as {reason}"
