@@ -27,7 +27,7 @@ SCORE_BYTES = 8 * 32  # of an item: its scores for 32 queries, and what selects 
 # Copies of the state on the GPU, by the kind of items: codes of SOLAR and terms of BM25 have postings too.
 COPIES = {"components": 1}
 MOST_COPIES = 3
-CAGRA_COPIES = {"fp32": 2, "fp16": 3, "sq8": 5}  # of a graph: its vectors in 32 bits, and as much while it is built
+CAGRA_COPIES = {"fp32": 2, "fp16": 3, "sq8": 5}  # of hnsw's file, by reasoning, not measured
 
 
 @dataclass(frozen=True)

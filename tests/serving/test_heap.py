@@ -1,4 +1,4 @@
-"""What a large answer took and what was loaded, given back."""
+"""Memory that is given back: that of a large answer, and code that only loading needed."""
 
 import asyncio
 import subprocess
@@ -107,7 +107,6 @@ print(before - of_files(), int(torch.ones(100, 100).matmul(torch.ones(100, 1)).s
 """
 
 
-@pytest.mark.skipif(not heap.MAPS.exists(), reason="needs Linux")
 def test_code_is_dropped_and_what_runs_is_read_again() -> None:
     said = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, check=True).stdout.split()
     assert int(said[0]) > 20 * 1024, "torch alone reads more when it is imported"
