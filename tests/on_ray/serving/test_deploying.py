@@ -243,13 +243,23 @@ def test_failures_are_logged_with_the_id_queries_where_that_is_asked_for_and_key
 
 
 def test_a_crowd_is_refused_and_counted(deployed: Deployed) -> None:
-    """By the proxy in profile local, by the routers in production."""
+    """By the proxy in profile local, by the routers in production, while the shards stand still."""
     body = {"queries": [{"text": "red"}] * 8, "k": 5}
+    shards = deployed.replicas("Shard000")
+    assert len(shards) == 2
 
     async def crowd() -> list[httpx.Response]:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(limits=limits, headers={"authorization": f"Bearer {KEY}"}, timeout=30) as asking:
-            return await asyncio.gather(*(asking.post(f"{deployed.url}/v1/search", json=body) for _ in range(500)))
+            sent = [asyncio.ensure_future(asking.post(f"{deployed.url}/v1/search", json=body)) for _ in range(500)]
+            try:
+                for shard in shards:
+                    shard.suspend()
+                await asyncio.wait(sent, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for shard in shards:
+                    shard.resume()
+            return await asyncio.gather(*sent)
 
     answers = asyncio.run(crowd())
     refused = [answer for answer in answers if answer.status_code == 429]
