@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
+from rails_ray.schema.fields import check_listed
 from rails_ray.storage.attributes import check_names
 from rails_ray.storage.numbers import numbers_as_array
 from rails_ray.storage.parquet import vectors
@@ -61,8 +62,9 @@ def items_of(
     numbers = numbers_as_array(np.arange(num_items)) if ids is None else ids
     given = {"item_id": numbers} | ({} if titles is None else {"title": titles})
     for name, values in given.items():
+        option = "ids" if name == "item_id" else "titles"
+        check_listed(values, option)
         if len(values) != num_items:
-            option = "ids" if name == "item_id" else "titles"
             raise ValueError(f"{option} must be one for each of the {num_items} vectors, got {len(values)}")
     try:
         table = pa.table({name: _column(values) for name, values in given.items()})
@@ -127,6 +129,7 @@ def given_items(
     Raises:
         ValueError: if they are not as said.
     """
+    check_listed(inputs, "inputs")
     texts = list(inputs) if not isinstance(inputs, np.ndarray) and isinstance(inputs, Sequence) else []
     if texts and all(isinstance(own, str) for own in texts):
         items = items_of(len(texts), ids, titles, attributes)

@@ -101,7 +101,7 @@ class MolScan:
         if not found.numel():
             return found
         order = self.weights.order
-        queries = f.transpose(0, 1).flatten(end_dim=1)  # [P_Q * B, d]
+        queries = f.transpose(0, 1).flatten(end_dim=1).expand(num_item_components, -1, -1)  # [P_X, P_Q * B, d]
         u = u[:, order].T.unsqueeze(2)  # [P, B, 1]
         block_pairs = GPU_BLOCK_PAIRS if f.is_cuda else BLOCK_PAIRS
         size = min(max(block_pairs // u.numel(), 1), num_items)
@@ -110,11 +110,9 @@ class MolScan:
                 end = min(first + size, num_items)
                 shape = (u.shape[0], num_queries, end - first)
                 cosines = space.of("cosines", shape[0], math.prod(shape[1:]))  # [P, N]
-                each = cosines.view(num_item_components, len(queries), end - first)
-                items = g[first:end].to(f.dtype)
-                for p_x in range(num_item_components):
-                    torch.mm(queries, items[:, p_x].T, out=each[p_x])
-                v_block = v[first:end].to(f.dtype)[:, order].T.contiguous().unsqueeze(1)  # [P, 1, x]
+                each = cosines.view(*queries.shape[:2], end - first)
+                torch.bmm(queries, g[first:end].to(f.dtype).permute(1, 2, 0), out=each)
+                v_block = v[first:end].to(f.dtype).T[order].unsqueeze(1)  # [P, 1, x]
                 found[:, first:end] = _block(cosines.view(shape), u, v_block, self.weights, floor, space)
         return found
 

@@ -2,10 +2,13 @@
 
 import json
 import reprlib
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler, StrictInt, StrictStr
 from pydantic_core import CoreSchema, core_schema
+
+Value = TypeVar("Value")
 
 SUPPORTS = "supports"  # of a query that is read, not of a request: a heavy ranker's score of each support
 LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
@@ -52,6 +55,29 @@ TimeField = Annotated[
     _Time(),
 ]
 FeatureNumber = Annotated[int, _Key()]
+
+
+def check_listed(values: Any, name: str) -> None:
+    """Raises:
+    ValueError: if an argument that is a list is one value alone, of which a loop would read the pieces.
+    """
+    is_one = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", None) == 0
+    if is_one or not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be a list, got {shortened(values)} alone: put it into brackets")
+
+
+def lists_of(values: Iterable[Iterable[Value]], name: str) -> list[list[Value]]:
+    """Lists in a list.
+
+    Raises:
+        ValueError: if there is one value in place of a list.
+    """
+    check_listed(values, name)
+    found = []
+    for number, own in enumerate(values):
+        check_listed(own, f"{name}[{number}]")
+        found.append(list(own))
+    return found
 
 
 def check_text(text: str, is_blank: bool, where: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, model_validator
 
-from rails_ray.schema.fields import FeatureNumber, Finite, IdField, TimeField
+from rails_ray.schema.fields import FeatureNumber, Finite, IdField, TimeField, check_listed
 from rails_ray.schema.times import seconds_of
 
 WIDEST = 65_536  # numbers of a vector
@@ -120,6 +120,19 @@ class QueryInput(Strict):
 Query = str | Iterable[float] | Mapping[str, Any]
 """A text, a vector, or the fields of a `QueryInput`: {"text": "pizza"}, {"history": [1193, 661]}, {"user_id": 42,
 "exclude_seen": False}. Without `exclude_seen` the version decides whether items of the history are found."""
+
+
+def listed_fields(queries: Iterable[Query]) -> list[Any]:
+    """`query_fields` of each query.
+
+    Raises:
+        ValueError: if there is one query in place of a list.
+    """
+    check_listed(queries, "queries")
+    listed: list[Any] = list(queries)
+    if listed and getattr(listed[0], "ndim", None) == 0 and not isinstance(listed[0], str):  # of numpy or torch
+        raise ValueError(f"queries must be vectors, got one of {len(listed)} numbers: put it into brackets")
+    return [query_fields(query) for query in listed]
 
 
 def query_fields(query: Query) -> Any:

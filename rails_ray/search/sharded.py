@@ -49,9 +49,10 @@ def merge(parts: Sequence[SearchResult], spec: SearchSpec, num_left: Int[Tensor,
     num_kept = num_above.clamp(min=spec.least, max=spec.k)
     place = torch.arange(best.k, device=best.scores.device)
     best = trimmed(TopK(best.scores.masked_fill(place >= num_kept[:, None], -torch.inf), best.item_rows))
-    is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0) | (num_above > spec.k)
     if spec.threshold is None:  # shards that found fewer than k, as in the buckets of `inverted`, may fill a list
         is_truncated = (num_above >= spec.k) & (num_left.to(num_above.device) > spec.k)
+    else:
+        is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0) | (num_above > spec.k)
     return SearchResult(
         scores=best.scores,
         item_rows=best.item_rows.masked_fill(best.scores == -torch.inf, 0),
@@ -68,10 +69,10 @@ def _leading(parts: Sequence[TopK], k: int) -> Sequence[TopK]:
     Each sample, every SAMPLED-th score of a part, has SAMPLED - 1 scores before it that are not lower. So at least k
     scores reach the floor, the (k / SAMPLED)-th best of all samples, and a part is read as far as its samples reach it.
     """
+    num_needed = -(-k // SAMPLED)
+    if sum(part.k // SAMPLED for part in parts) <= 2 * num_needed or not len(parts[0].scores):
+        return parts  # little could be left out
     samples = [part.scores[:, SAMPLED - 1 :: SAMPLED] for part in parts]
-    sampled, num_needed = torch.cat(samples, dim=1), -(-k // SAMPLED)
-    if sampled.shape[1] <= 2 * num_needed or not len(sampled):  # little could be left out
-        return parts
-    floor = sampled.topk(num_needed, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    floor = torch.cat(samples, dim=1).topk(num_needed, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
     ends = [SAMPLED * (1 + int((own >= floor).sum(dim=1).max())) for own in samples]
     return [TopK(part.scores[:, :end], part.item_rows[:, :end]) for part, end in zip(parts, ends, strict=True)]

@@ -19,7 +19,8 @@ import httpx
 from pydantic import ValidationError
 
 from rails_ray.errors import AccessError, ConflictError, UnavailableError, UnsupportedError
-from rails_ray.schema.queries import Query, query_fields
+from rails_ray.schema.fields import check_listed, lists_of
+from rails_ray.schema.queries import Query, listed_fields, query_fields
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, ItemsResponse, Response, SearchResponse
 
 TIMEOUT_S = 30.0
@@ -230,18 +231,19 @@ def _read(kind: type[_Given], answer: dict[str, Any]) -> _Given:
 
 
 def _search(queries: Iterable[Query], k: int | None, options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    return "POST", "/v1/search", {"queries": _fields(queries), "k": k} | options
+    return "POST", "/v1/search", {"queries": listed_fields(queries), "k": k} | options
 
 
 def _explain(query: Query, items: Sequence[str | int], options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    check_listed(items, "items")
     return "POST", "/v1/explain", {"query": query_fields(query), "items": list(items)} | options
 
 
 def _feedback(
     queries: Iterable[Query], relevant: Sequence[Sequence[str | int]], options: dict[str, Any]
 ) -> tuple[str, str, dict[str, Any]]:
-    search = {"queries": _fields(queries)} | options
-    return "POST", "/v1/feedback", {"search": search, "relevant": [list(items) for items in relevant]}
+    search = {"queries": listed_fields(queries)} | options
+    return "POST", "/v1/feedback", {"search": search, "relevant": lists_of(relevant, "relevant")}
 
 
 def _content(body: dict[str, Any] | None) -> dict[str, Any]:
@@ -252,11 +254,8 @@ def _content(body: dict[str, Any] | None) -> dict[str, Any]:
     return {"content": content, "headers": {"content-type": "application/json"}}
 
 
-def _fields(queries: Iterable[Query]) -> list[dict[str, Any]]:
-    return [query_fields(query) for query in queries]
-
-
 def _embed(texts: Sequence[str], input_type: str) -> tuple[str, str, dict[str, Any]]:
+    check_listed(texts, "texts")
     return (
         "POST",
         "/v1/embeddings",
@@ -265,6 +264,7 @@ def _embed(texts: Sequence[str], input_type: str) -> tuple[str, str, dict[str, A
 
 
 def _upsert(items: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    check_listed(items, "items")
     given = [_with_numbers(item) for item in items]
     return "POST", ITEMS, {"items": given} | options
 
@@ -276,6 +276,7 @@ def _with_numbers(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _delete(ids: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
+    check_listed(ids, "ids")
     return "DELETE", ITEMS, {"ids": list(ids)}
 
 

@@ -14,7 +14,7 @@ from rails_ray.serving.short_work import Slowest
 
 Value = TypeVar("Value")
 
-SHORT_S = 0.002  # of a shard; to hand it to a thread gains nothing below
+SHORT_S = 0.003  # of a shard; to hand it to a thread gains nothing below
 
 
 class HeldShards:

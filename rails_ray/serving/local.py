@@ -22,7 +22,8 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
-from rails_ray.schema.queries import Query, query_fields
+from rails_ray.schema.fields import check_listed, lists_of
+from rails_ray.schema.queries import Query, listed_fields, query_fields
 from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
 from rails_ray.search.indexes.faiss_index import IndexConfig
@@ -216,7 +217,7 @@ class LocalVersion:
         if vectors is not None:
             request = _read(VectorSearch, {"queries": vectors, **fields})
         else:
-            request = _read(SearchRequest, {"queries": [query_fields(query) for query in queries], **fields})
+            request = _read(SearchRequest, {"queries": listed_fields(queries), **fields})
         if expression is not None:
             request = request.model_copy(update={"filter": expression})
         loaded = self.loaded
@@ -232,6 +233,7 @@ class LocalVersion:
         Raises:
             ValueError: if the query is wrong, or an item is not in the index.
         """
+        check_listed(items, "items")
         request = _read(ExplainRequest, {"query": query_fields(query), "items": list(items), **options})
         loaded = self.loaded
         return self.carry_out(loaded.engine.explain(request), loaded.held)
@@ -249,8 +251,8 @@ class LocalVersion:
             ValueError: if a field is wrong.
             UnsupportedError: if the version lacks what the cut-off needs.
         """
-        search = {"queries": [query_fields(query) for query in queries], **options}
-        request = _read(FeedbackRequest, {"search": search, "relevant": [list(items) for items in relevant]})
+        search = {"queries": listed_fields(queries), **options}
+        request = _read(FeedbackRequest, {"search": search, "relevant": lists_of(relevant, "relevant")})
         loaded, results = self.loaded, list[QueryResult]()
         for part, named in self._feedback.searches(request):
             with named:
@@ -268,6 +270,7 @@ class LocalVersion:
             ValueError: if the model cannot read a text, or there are too many.
             UnsupportedError: if the model makes no such vector.
         """
+        check_listed(texts, "texts")
         vectors: list[list[float]] = self.engine.embed(texts, are_items=input_type != "query").tolist()
         return vectors
 

@@ -46,6 +46,28 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[httpx.Reque
     return answer
 
 
+@pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (lambda own: own.search("red"), "queries"),
+        (lambda own: own.search({"text": "red"}), "queries"),
+        (lambda own: own.feedback({"text": "red"}, [["a"]]), "queries"),
+        (lambda own: own.feedback(["red"], ["ab"]), r"relevant\[0\]"),
+        (lambda own: own.explain("red", "ab"), "items"),
+        (lambda own: own.embed("red"), "texts"),
+        (lambda own: own.upsert({"id": "a"}), "items"),
+        (lambda own: own.delete("ab"), "ids"),
+    ],
+)
+def test_one_value_in_place_of_a_list_is_not_sent(
+    ask: Callable[[client.Client], Any], name: str, answering: Callable[..., list[httpx.Request]]
+) -> None:
+    requests = answering()
+    with client.Client("http://server") as own, pytest.raises(ValueError, match=f"{name} must be a list, got .* alone"):
+        ask(own)
+    assert not requests
+
+
 @pytest.mark.parametrize("first", [DIED, httpx.ReadError("reset"), httpx.RemoteProtocolError("closed")])
 def test_a_router_that_dies_under_a_request_is_asked_again_once(
     first: httpx.Response | Exception, answering: Callable[..., list[httpx.Request]]

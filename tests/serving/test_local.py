@@ -174,6 +174,12 @@ def test_threads_share_it(version: LocalVersion) -> None:
     ("queries", "options", "message"),
     [
         ([], {}, "queries must have a length of at least 1, got"),
+        ("red", {}, "queries must be a list, got 'red' alone: put it into brackets"),
+        ({"text": "red"}, {}, "queries must be a list, got {'text': 'red'} alone"),
+        (np.array("red"), {}, "queries must be a list, got array"),
+        (None, {}, "queries must be a list, got null alone"),
+        (np.zeros(8, np.float32), {}, "queries must be vectors, got one of 8 numbers: put it into brackets"),
+        (torch.zeros(8), {}, "queries must be vectors, got one of 8 numbers: put it into brackets"),
         (["red"], {"k": 0}, "k must be greater than or equal to 1, got 0"),
         (["red"], {"method": "magic"}, "method must be 'brute_force', .*, got 'magic'"),
         (["red"], {"cutoff": {"mass": 2}}, r"cutoff\.mass must be less than 1, got 2"),
@@ -186,6 +192,26 @@ def test_threads_share_it(version: LocalVersion) -> None:
 def test_requests_that_cannot_be(version: LocalVersion, queries: list, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         version.search(queries, **options)
+
+
+def test_one_value_in_place_of_a_list_is_not_taken_to_pieces(version: LocalVersion) -> None:
+    """The characters of a string are no ids, and the keys of a query are no texts."""
+    with pytest.raises(ValueError, match="items must be a list, got 'ab' alone"):
+        version.explain("red", "ab")
+    with pytest.raises(ValueError, match="queries must be a list, got 'red' alone"):
+        version.feedback("red", [["ab"]])
+    with pytest.raises(ValueError, match=r"relevant\[0\] must be a list, got 'ab' alone"):
+        version.feedback(["red"], ["ab"])
+    with pytest.raises(ValueError, match="texts must be a list, got 'red' alone"):
+        version.embed("red")
+    with pytest.raises(ValueError, match="ids must be a list, got 'ab' alone"):
+        version.delete("ab")
+    with pytest.raises(ValueError, match="inputs must be a list, got 'ab' alone"):
+        version.add("ab", ["x", "y"])
+    with pytest.raises(ValueError, match="ids must be a list, got 'xy' alone"):
+        version.add(["a", "b"], "xy")
+    with pytest.raises(ValueError, match="titles must be a list, got 'abc' alone"):
+        local.build(np.eye(3), titles="abc")
 
 
 def test_feedback_is_measured(root: Path) -> None:

@@ -54,8 +54,8 @@ class QueryReader(Protocol):
     def seen(self, read: Any) -> list[ItemId]:
         """The items that a query itself holds, which its answer need not hold."""
 
-    def batch(self, read: list[Any]) -> Inputs:
-        """Queries that were read, as inputs of the model."""
+    def batch(self, read: list[Any]) -> Any:
+        """Queries that were read, as the model's `query_features` takes them."""
 
     def batch_of(self, vectors: NDArray[np.float32]) -> Inputs | None:
         """Queries that are vectors [B, D], as inputs of the model; None if it reads no vectors, or not all of these."""

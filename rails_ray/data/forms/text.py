@@ -79,8 +79,8 @@ class TextReader:
     def seen(self, read: str) -> list[ItemId]:
         return []
 
-    def batch(self, read: list[str]) -> Texts:
-        return Texts(read)
+    def batch(self, read: list[str]) -> list[str]:
+        return read
 
     def batch_of(self, vectors: NDArray[np.float32]) -> None:
         """The contract of `QueryReader`: there are none."""

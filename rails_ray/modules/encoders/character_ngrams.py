@@ -8,7 +8,8 @@ are read, its characters and pairs do. A piece c_0 .. c_{n-1} falls into bucket
     mix(sum_i c_i * BASE^i mod 2^64) mod R
 
 and each text counts each bucket once. Differences of one cumulative sum give the hash of every piece, so the work is
-a few numpy passes for all texts.
+a few numpy passes for all texts. A short query has so few pieces that these take longer than to hash one after the
+other.
 
 Axes: B texts, R buckets, W pieces of all texts together.
 """
@@ -21,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 
 from rails_ray.modules.encoders.bags import Bags, joined
-from rails_ray.modules.encoders.hashing import BASE, mixed
+from rails_ray.modules.encoders.hashing import BASE, mixed, mixed_number
 from rails_ray.modules.encoders.words import Cut, characters, runs
 
+FEW_CHARACTERS = 64  # of all texts; their pieces are hashed one after the other
 BLOCK_TEXTS = 2**14  # hashed at once: a pass over all pieces of so many short texts holds tens of megabytes
 
 
@@ -35,15 +37,44 @@ def hash_texts(texts: Sequence[str], sizes: Sequence[int], num_buckets: int, cut
         num_buckets: R, how many buckets there are.
         cut: how texts become words.
     """
+    if len(texts) <= FEW_CHARACTERS and sum(map(len, texts)) <= FEW_CHARACTERS:
+        return _each_hashed(texts, sizes, num_buckets, cut)
     blocks = range(0, len(texts), BLOCK_TEXTS)
     return joined([_hashed(list(texts[first : first + BLOCK_TEXTS]), sizes, num_buckets, cut) for first in blocks])
 
 
+def _each_hashed(texts: Sequence[str], sizes: Sequence[int], num_buckets: int, cut: Cut) -> Bags:
+    """Hash piece by piece."""
+    tokens, starts = list[int](), list[int]()
+    for text in texts:
+        long, short = _words(text, sizes, cut)
+        framed = [f" {word} " for word in long]
+        pieces = {word[first : first + n] for word in framed for n in sizes for first in range(len(word) - n + 1)}
+        pieces.update(framed, (f" {word} " for word in short))
+        starts.append(len(tokens))
+        tokens += sorted({_hash(piece) % num_buckets for piece in pieces})
+    return Bags(torch.tensor(tokens, dtype=torch.int64), torch.tensor(starts, dtype=torch.int64))
+
+
+def _hash(piece: str) -> int:
+    """The hash of a piece below 2^64."""
+    number = 0
+    for code in map(ord, reversed(piece)):
+        number = number * BASE + code & 2**64 - 1
+    return mixed_number(number)
+
+
+def _words(text: str, sizes: Sequence[int], cut: Cut) -> tuple[list[str], Iterable[str]]:
+    """The words of a text of which n-grams are read, and those that give themselves alone."""
+    spaced, han, spelled = runs(text, cut)
+    long, unspaced = (spaced + spelled, han) if sizes else (spaced, han + spelled)
+    return long, chain(*characters(unspaced))
+
+
 def _hashed(texts: list[str], sizes: Sequence[int], num_buckets: int, cut: Cut) -> Bags:
-    """Hash a few texts."""
-    found = [runs(text, cut) for text in texts]
-    long = [_framed(own.spaced + own.spelled if sizes else own.spaced) for own in found]
-    short = [_framed(chain(*characters(own.han if sizes else own.han + own.spelled))) for own in found]
+    """Hash a block of texts."""
+    words = [_words(text, sizes, cut) for text in texts]
+    long, short = ([_framed(own) for own in kind] for kind in zip(*words, strict=True))
     framed = list(map(str.__add__, long, short))
     lengths = np.array([len(text) for text in framed], dtype=np.int64)
     end_of_long = np.cumsum(lengths) - [len(text) for text in short]

@@ -8,14 +8,22 @@ Axes: W tokens or pieces.
 from jaxtyping import Int
 from torch import Tensor
 
+FACTORS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 BASE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: odd, so that it has an inverse modulo 2^64
 
 
 def mixed(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
     """Every input bit reaches the low bits that a modulus reads."""
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+    for factor in FACTORS:
         numbers = (numbers ^ _shifted(numbers)) * signed(factor)
     return numbers ^ _shifted(numbers)
+
+
+def mixed_number(number: int) -> int:
+    """`mixed` of one unsigned number."""
+    for factor in FACTORS:
+        number = (number ^ number >> 33) * factor & 2**64 - 1
+    return number ^ number >> 33
 
 
 def signed(number: int) -> int:

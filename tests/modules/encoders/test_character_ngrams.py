@@ -19,9 +19,12 @@ from rails_ray.modules.encoders.words import Cut, characters, runs
     st.sampled_from([(), (2,), (3, 4), (3, 5)]),
     st.sampled_from([1, 7, 2**16]),
     st.sampled_from(["unicode", "alphanumeric"]),
+    st.booleans(),
 )
-def test_equals_the_loops(texts: list[str], sizes: tuple[int, ...], num_buckets: int, cut: Cut) -> None:
-    bags = hash_texts(texts, sizes, num_buckets, cut)
+def test_equals_the_loops(texts: list[str], sizes: tuple[int, ...], num_buckets: int, cut: Cut, are_few: bool) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(character_ngrams, "FEW_CHARACTERS", 10**6 if are_few else -1)
+        bags = hash_texts(texts, sizes, num_buckets, cut)
     ends = [*bags.starts.tolist(), len(bags.tokens)][1:]
     assert len(bags) == len(texts)
     for text, first, end in zip(texts, bags.starts.tolist(), ends, strict=True):
@@ -60,6 +63,7 @@ def test_buckets_spread_evenly() -> None:
 def test_blocks_make_no_difference(texts: list[str], size: int) -> None:
     whole = hash_texts(texts, (3, 4), 99)
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(character_ngrams, "FEW_CHARACTERS", -1)
         patched.setattr(character_ngrams, "BLOCK_TEXTS", size)
         cut = hash_texts(texts, (3, 4), 99)
     assert torch.equal(cut.tokens, whole.tokens)
