@@ -15,6 +15,7 @@ from rails_ray.cli import stages
 from rails_ray.cli.main import COMMANDS, job, main
 from rails_ray.storage.filesystem import Storage
 from support.examples import encode
+from support.processes import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 JOBS = ("train", "encode", "calibrate", "publish", "evaluate", "pipeline", "refresh", "relevance", "train-ranker")
@@ -154,7 +155,7 @@ def test_a_process_that_gets_sigterm_ends_without_a_traceback(door: str) -> None
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=PATIENCE * 30)
     finally:
         process.kill()
     assert process.returncode == 143

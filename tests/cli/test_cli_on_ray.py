@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from rails_ray.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, main, parse
@@ -111,10 +112,11 @@ def test_the_readmes_stage_commands(s3: str, tmp_path: Path, capfd: pytest.Captu
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)
-            server.communicate(timeout=60)
+            server.communicate(timeout=processes.PATIENCE * 60)
             assert server.returncode == EXIT_INTERRUPTED
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/health")
+    psutil.wait_procs(processes.with_token(token), timeout=10)
     assert not processes.with_token(token), "Ctrl-C must stop everything that the command started"
 
     store = Storage(storage)
@@ -137,7 +139,7 @@ def test_a_cluster_that_does_not_answer_is_told_in_a_sentence(tmp_path: Path) ->
     }
     with processes.command("evaluate", "--storage", str(tmp_path), more_environment=quick) as process:
         try:
-            out, errors = process.communicate(timeout=120)
+            out, errors = process.communicate(timeout=processes.PATIENCE * 120)
         finally:
             process.kill()
     assert process.returncode == EXIT_FAILED
@@ -153,7 +155,7 @@ def test_a_cluster_that_does_not_answer_is_told_in_a_sentence(tmp_path: Path) ->
 def test_the_readmes_quickstart_on_a_reduced_budget(quickstart: tuple[Path, subprocess.Popen[str]]) -> None:
     assert "`rails-ray quickstart`" in (ROOT / "README.md").read_text()
     storage, process = quickstart
-    out, errors = process.communicate(timeout=240)
+    out, errors = process.communicate(timeout=processes.PATIENCE * 240)
     assert process.returncode == 0, errors
     assert "Traceback" not in out + errors
     for expected in (

@@ -128,7 +128,7 @@ def test_the_command_ends_with_its_cluster(serving: Serving) -> None:
     for process in processes.with_token(serving.token):
         if process.name() == "raylet":
             process.send_signal(signal.SIGKILL)
-    assert serving.process.wait(timeout=60) == EXIT_FAILED
+    assert serving.process.wait(timeout=processes.PATIENCE * 60) == EXIT_FAILED
     told = "rails-ray: the Ray cluster must stay up, got one that has ended on this machine: start it again\n"
     wait_for(lambda: told in serving.said)
     assert not serving.heard("Traceback")

@@ -1,6 +1,5 @@
 """Progress of work on the cluster: what a worker writes, what a task yields, and what the bar shows."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from rails_ray.cli.main import main
 from rails_ray.families.recipes import by_name
 from rails_ray.families.training_family import training_family
 from rails_ray.on_ray import training
-from rails_ray.on_ray.progress import POLL_S, ProgressBoard, Reporter, in_task
+from rails_ray.on_ray.progress import ProgressBoard, Reporter, in_task
 from rails_ray.on_ray.training import Assignment, Settings
 from support.clocks import clock_of
 from support.data_folders import write_vector_data
+from support.processes import wait_for
 
 Seen = list[tuple[int, int, str]]
 
@@ -67,10 +67,12 @@ def test_a_piece_without_steps_is_a_plain_task(monkeypatch: pytest.MonkeyPatch) 
     assert asked[-1].piece == encoder, "a single worker has nobody to share its gradient with"
 
 
-def counts(num: int) -> str:
-    for done in range(num):
+def counts(num: int, seen: str) -> str:
+    """Count on once the first count was seen, which is told by a file."""
+    counting.advance(1, num, "things")
+    wait_for(Path(seen).exists)
+    for done in range(1, num):
         counting.advance(done + 1, num, "things")
-        time.sleep(1.5 * POLL_S)
     return "result"
 
 
@@ -80,13 +82,18 @@ def fails() -> None:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_task_tells_what_it_counts() -> None:
-    seen = Seen()
-    assert in_task(counts, 4, on_progress=lambda *one: seen.append(one)) == "result"
-    assert len(seen) >= 2
+def test_a_task_tells_what_it_counts(tmp_path: Path) -> None:
+    seen, first = Seen(), tmp_path / "first"
+
+    def note(*one: Any) -> None:
+        seen.append(one)
+        first.touch()
+
+    assert in_task(counts, 4, str(first), on_progress=note) == "result"
+    assert (seen[0], seen[-1]) == ((1, 4, "things"), (4, 4, "things"))
     assert seen == sorted(set(seen))
     assert {(total, note) for _, total, note in seen} == {(4, "things")}
-    assert in_task(counts, 1) == "result"
+    assert in_task(counts, 1, str(first)) == "result"
     with pytest.raises(ValueError, match=r"^things must be others, got these$"):
         in_task(fails)
 

@@ -37,7 +37,7 @@ def test_production_serves_at_chosen_ports_where_the_default_ones_are_taken(tmp_
 
     with processes.command(*arguments) as refused:
         try:
-            _, errors = refused.communicate(timeout=60)
+            _, errors = refused.communicate(timeout=processes.PATIENCE * 60)
         finally:
             refused.kill()
     assert refused.returncode == EXIT_FAILED
@@ -60,7 +60,7 @@ def test_production_serves_at_chosen_ports_where_the_default_ones_are_taken(tmp_
         finally:
             server.terminate()  # which ends it as Ctrl-C does, and is never ignored
             try:
-                server.communicate(timeout=60)
+                server.communicate(timeout=processes.PATIENCE * 60)
             finally:
                 server.kill()
     assert server.returncode == EXIT_INTERRUPTED

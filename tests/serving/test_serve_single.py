@@ -49,7 +49,7 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         [version] = [own.version for own in listed(Storage(str(root)))]
         assert readers(Storage(str(root)), time.time()) == ({version: 1}, [])
         process.send_signal(end)
-        assert process.wait(30) == EXIT_INTERRUPTED
+        assert process.wait(processes.PATIENCE * 30) == EXIT_INTERRUPTED
         assert readers(Storage(str(root)), time.time()) == ({}, [])
         assert process.stderr is not None
         assert process.stderr.read() == "rails-ray: stopped\n"
@@ -84,7 +84,7 @@ def test_its_end_is_no_error_of_the_server(root: Path, signals: list[signal.Sign
         for number in signals:
             process.send_signal(number)
             time.sleep(0.1)  # two signals that come at once are one
-        assert process.wait(30) == EXIT_INTERRUPTED
+        assert process.wait(processes.PATIENCE * 30) == EXIT_INTERRUPTED
         for client in clients:
             client.join()
         assert {status for status, _ in statuses} <= {200, 503}, statuses[-3:]
@@ -108,7 +108,7 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
         body, headers = {"queries": [{"text": "red"}], "cutoff": {"top_k": 3}}, {"x-request-id": "mine"}
         httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, headers=headers).raise_for_status()
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=processes.PATIENCE * 30)
         noted = [line for line in said.splitlines() if "red" in line]
         assert len(noted) == len(options)
         assert all('request mine: {"queries":[{"text":"red"}]' in line for line in noted)

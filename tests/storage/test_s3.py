@@ -166,7 +166,7 @@ def test_a_server_that_does_not_answer(s3: str, monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         began = time.monotonic()
         found = message_of(lambda: CALLS[call](Storage(s3)))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
     said = rf"storage {s3}/a\S* must be reachable, got ReadTimeoutError repeatedly from {url}: check AWS_ENDPOINT"
     assert re.match(said, found)
 

@@ -15,7 +15,7 @@ def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[
     """The command to its end, in a process of its own, on a cluster of its own."""
     with processes.command(*arguments) as process:
         try:
-            out, errors = process.communicate(timeout=timeout_s)
+            out, errors = process.communicate(timeout=processes.PATIENCE * timeout_s)
         finally:
             process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)

@@ -20,7 +20,7 @@ import psutil
 
 from rails_ray import on_ray
 from support.ports import HOST, free_ports
-from support.processes import wait_for, with_token
+from support.processes import PATIENCE, wait_for, with_token
 
 ROOT = Path(__file__).parents[2]
 MARK = "RAILS_RAY_HEAD_NODE"  # stands in the environment of all processes of one cluster
@@ -123,12 +123,12 @@ def _stop(process: subprocess.Popen[bytes], mark: str) -> None:
     """End the head node by its process id, and by theirs what it leaves: jobs that still run, say."""
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE * 30)
     finally:
         for left in with_token(mark):
             with suppress(psutil.Error):
                 left.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE * 30)
     wait_for(lambda: not with_token(mark))
 
 

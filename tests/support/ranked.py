@@ -26,7 +26,7 @@ from rails_ray.storage.filesystem import Storage
 from support.data_folders import write_text_data
 
 NUM_SUPPORTS = 6
-SLOW_S = 4  # of a call of `troubled` that is too slow: twice what the tests' server allows
+SLOW_S = 8  # of a call of `troubled` that is too slow: twice what the tests' server allows
 BY_PAIRS = RankerConfig(path="support.ranked:by_pairs")
 
 

@@ -41,12 +41,14 @@ def server(tmp_path_factory: pytest.TempPathFactory, no_serve: None) -> Iterator
 
 def test_beyond_its_places_a_server_refuses_at_once_and_answers_as_many_as_before(server: chaos_clients.Server) -> None:
     few = asyncio.run(chaos.asked_by(server, MOST_REQUESTS, 5))
-    assert (few["refused"], few["failed"], few["wrong"]) == (0, 0, 0)
     many = asyncio.run(chaos.asked_by(server, 8 * MOST_REQUESTS, 8))
+    again = asyncio.run(chaos.asked_by(server, MOST_REQUESTS, 5))
+    for own in (few, again):
+        assert (own["refused"], own["failed"], own["wrong"]) == (0, 0, 0)
     assert many["refused"] > 0
     assert (many["failed"], many["wrong"]) == (0, 0)
     assert many["p99_s"] < 5  # none waits behind the others
-    assert many["per_s"] > 0.5 * few["per_s"]  # of a noisy machine; the bench has the figure
+    assert many["per_s"] > 0.4 * min(few["per_s"], again["per_s"])  # of a noisy machine; the bench has the figure
 
 
 def test_the_router_asks_shards_directly_and_nobody_else_can(server: chaos_clients.Server) -> None:

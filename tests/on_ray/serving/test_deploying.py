@@ -43,7 +43,7 @@ NUM_CLIENTS = 3
 LOGS_QUERIES = "production"  # the profile whose server is asked to
 TEXTS = ["red", "blue hat", "gold ring"]
 # A replica that is replaced answers on until HAProxy has heard of it. Ray's 30 s hold for a busy cluster too.
-DRAINING = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5"}
+DRAINING = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "10"}
 ENVIRONMENTS = {"local": ENVIRONMENT, "production": PRODUCTION_ENVIRONMENT | DRAINING}
 
 
@@ -255,7 +255,7 @@ def test_a_crowd_is_refused_and_counted(deployed: Deployed) -> None:
             try:
                 for shard in shards:
                     shard.suspend()
-                await asyncio.wait(sent, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(sent, timeout=6, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for shard in shards:
                     shard.resume()
@@ -391,8 +391,7 @@ def test_keys_can_change_while_serving(deployed: Deployed) -> None:
         headers = {"authorization": f"Bearer {key}"}
         return httpx.get(f"{deployed.url}/v1/index", headers=headers, verify=context).status_code
 
-    def is_let_in() -> bool:  # by both routers
-        return [status(new) for _ in range(8)] == [200] * 8
+    def have_changed() -> bool:  # in both routers
+        return {(status(new), status(KEY)) for _ in range(8)} == {(200, 403)}
 
-    wait_for(is_let_in)
-    assert status(KEY) == 403
+    wait_for(have_changed)

@@ -99,7 +99,7 @@ def test_versions_change_under_load_and_items_are_stored(followed: tuple[Path, s
         wait_for(lambda: server.index()["version"] == "v1")
         calibrations.write(storage, "v1", STORED)
         versions.announce(storage, "v1")
-        wait_for(lambda: all(server.index()["calibration"] is not None for _ in range(10)))
+        wait_for(lambda: all(server.index()["calibration"] is not None for _ in range(40)))
         assert server.search(["red"], cutoff={"coverage": 0.8}).results[0].is_calibrated
         stored = server.upsert([{"id": "copy", "text": "red car"}])
         assert (stored.num_added, stored.found_within_s) == (1, 0.3)

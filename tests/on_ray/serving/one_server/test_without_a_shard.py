@@ -1,6 +1,5 @@
 """A shard that is missing. Last of its folder by its name: the server that the folder shares is harmed for a while."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -8,6 +7,7 @@ import httpx
 import pytest
 import ray
 
+from support.processes import wait_for
 from support.served_version import NO_CHUNKS, Served
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -51,7 +51,4 @@ def test_a_missing_shard_is_503_unless_the_request_can_do_with_less(served_versi
     )
 
     part.write_bytes(whole)  # with its bytes back, the shard comes back
-    deadline = time.monotonic() + 60
-    while served_version.search(queries=queries, k=5).status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)  # Serve tells nobody
+    wait_for(lambda: served_version.search(queries=queries, k=5).status_code == 200)
