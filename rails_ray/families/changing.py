@@ -22,7 +22,6 @@ from rails_ray.families.added_items import checked_ids, encoded_parts, id_type
 from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, with_parts, write_part
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.schema.fields import check_listed
 from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.described import Encoded, Manifest, PartEntry
@@ -104,7 +103,6 @@ def delete(storage: Storage, item_ids: Sequence[ItemId], *, allow_code: Sequence
         ConflictError: if others changed the version again and again in the meantime.
         ValueError: if no item would be left.
     """
-    check_listed(item_ids, "ids")
 
     def changed(version: Version) -> Change | _Draft:
         kind = id_type(version)

@@ -129,7 +129,8 @@ def given_items(
     Raises:
         ValueError: if they are not as said.
     """
-    check_listed(inputs, "inputs")
+    if isinstance(inputs, str | bytes | bytearray | Mapping):  # what else is no list of vectors is refused as such
+        check_listed(inputs, "inputs")
     texts = list(inputs) if not isinstance(inputs, np.ndarray) and isinstance(inputs, Sequence) else []
     if texts and all(isinstance(own, str) for own in texts):
         items = items_of(len(texts), ids, titles, attributes)

@@ -59,25 +59,38 @@ FeatureNumber = Annotated[int, _Key()]
 
 def check_listed(values: Any, name: str) -> None:
     """Raises:
-    ValueError: if an argument that is a list is one value alone, of which a loop would read the pieces.
+    ValueError: unless `values` is a list. A loop would read the characters of a text, and the keys of a mapping or the
+        columns of a table.
     """
-    is_one = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", None) == 0
+    if hasattr(values, "columns"):
+        raise ValueError(f"{name} must be a list, got a table: give one of its columns")
+    is_one = isinstance(values, str | bytes | bytearray | Mapping) or getattr(values, "ndim", None) == 0
     if is_one or not isinstance(values, Iterable):
         raise ValueError(f"{name} must be a list, got {shortened(values)} alone: put it into brackets")
 
 
+def listed(values: Iterable[Value], name: str) -> list[Value]:
+    """The values of an argument that is a list, of numpy or Arrow too, as Python has them.
+
+    Raises:
+        ValueError: as `check_listed`.
+    """
+    check_listed(values, name)
+    for convert in ("to_pylist", "tolist"):
+        if hasattr(values, convert):
+            found: list[Value] = getattr(values, convert)()
+            return found
+    return [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]  # type: ignore[attr-defined]
+
+
 def lists_of(values: Iterable[Iterable[Value]], name: str) -> list[list[Value]]:
-    """Lists in a list.
+    """A list of lists, as Python has them.
 
     Raises:
         ValueError: if there is one value in place of a list.
     """
     check_listed(values, name)
-    found = []
-    for number, own in enumerate(values):
-        check_listed(own, f"{name}[{number}]")
-        found.append(list(own))
-    return found
+    return [listed(line, f"{name}[{number}]") for number, line in enumerate(values)]
 
 
 def check_text(text: str, is_blank: bool, where: str) -> None:

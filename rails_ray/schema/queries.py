@@ -141,7 +141,7 @@ def query_fields(query: Query) -> Any:
         return {"text": query}
     if isinstance(query, Mapping):
         return dict(query)
-    if not isinstance(query, Iterable):
+    if isinstance(query, bytes | bytearray) or not isinstance(query, Iterable):
         return query
     numbers = query.tolist() if hasattr(query, "tolist") else list(query)  # of numpy or torch
     return {

@@ -19,7 +19,7 @@ import httpx
 from pydantic import ValidationError
 
 from rails_ray.errors import AccessError, ConflictError, UnavailableError, UnsupportedError
-from rails_ray.schema.fields import check_listed, lists_of
+from rails_ray.schema.fields import check_listed, listed, lists_of
 from rails_ray.schema.queries import Query, listed_fields, query_fields
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, ItemsResponse, Response, SearchResponse
 
@@ -235,8 +235,7 @@ def _search(queries: Iterable[Query], k: int | None, options: dict[str, Any]) ->
 
 
 def _explain(query: Query, items: Sequence[str | int], options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    check_listed(items, "items")
-    return "POST", "/v1/explain", {"query": query_fields(query), "items": list(items)} | options
+    return "POST", "/v1/explain", {"query": query_fields(query), "items": listed(items, "items")} | options
 
 
 def _feedback(
@@ -255,11 +254,10 @@ def _content(body: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _embed(texts: Sequence[str], input_type: str) -> tuple[str, str, dict[str, Any]]:
-    check_listed(texts, "texts")
     return (
         "POST",
         "/v1/embeddings",
-        {"input": list(texts), **({} if input_type == "query" else {"input_type": input_type})},
+        {"input": listed(texts, "texts"), **({} if input_type == "query" else {"input_type": input_type})},
     )
 
 
@@ -276,8 +274,7 @@ def _with_numbers(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _delete(ids: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
-    check_listed(ids, "ids")
-    return "DELETE", ITEMS, {"ids": list(ids)}
+    return "DELETE", ITEMS, {"ids": listed(ids, "ids")}
 
 
 def _vectors(answer: dict[str, Any]) -> list[list[float]]:

@@ -22,7 +22,7 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
-from rails_ray.schema.fields import check_listed, lists_of
+from rails_ray.schema.fields import listed, lists_of
 from rails_ray.schema.queries import Query, listed_fields, query_fields
 from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
@@ -128,7 +128,7 @@ class LocalVersion:
         self.refresh()
         return change
 
-    def delete(self, ids: Sequence[str | int]) -> "Change":
+    def delete(self, ids: Iterable[str | int]) -> "Change":
         """Delete items from the storage's current version, make the result current, and answer from it. Ids that no
         item has are counted.
 
@@ -139,7 +139,7 @@ class LocalVersion:
         """
         from rails_ray.families import changing
 
-        change = changing.delete(self._kept_in(), ids, allow_code=self.version.allowed.named)
+        change = changing.delete(self._kept_in(), listed(ids, "ids"), allow_code=self.version.allowed.named)
         self.refresh()
         return change
 
@@ -233,8 +233,7 @@ class LocalVersion:
         Raises:
             ValueError: if the query is wrong, or an item is not in the index.
         """
-        check_listed(items, "items")
-        request = _read(ExplainRequest, {"query": query_fields(query), "items": list(items), **options})
+        request = _read(ExplainRequest, {"query": query_fields(query), "items": listed(items, "items"), **options})
         loaded = self.loaded
         return self.carry_out(loaded.engine.explain(request), loaded.held)
 
@@ -270,8 +269,7 @@ class LocalVersion:
             ValueError: if the model cannot read a text, or there are too many.
             UnsupportedError: if the model makes no such vector.
         """
-        check_listed(texts, "texts")
-        vectors: list[list[float]] = self.engine.embed(texts, are_items=input_type != "query").tolist()
+        vectors: list[list[float]] = self.engine.embed(listed(texts, "texts"), are_items=input_type != "query").tolist()
         return vectors
 
     def carry_out(self, rounds: Rounds[Value], held: HeldShards | None = None) -> Value:

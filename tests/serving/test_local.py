@@ -4,11 +4,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -178,6 +181,7 @@ def test_threads_share_it(version: LocalVersion) -> None:
         ({"text": "red"}, {}, "queries must be a list, got {'text': 'red'} alone"),
         (np.array("red"), {}, "queries must be a list, got array"),
         (None, {}, "queries must be a list, got null alone"),
+        ([b"red"], {}, r"queries\[0\] must be a JSON object, got b'red'"),
         (np.zeros(8, np.float32), {}, "queries must be vectors, got one of 8 numbers: put it into brackets"),
         (torch.zeros(8), {}, "queries must be vectors, got one of 8 numbers: put it into brackets"),
         (["red"], {"k": 0}, "k must be greater than or equal to 1, got 0"),
@@ -212,6 +216,24 @@ def test_one_value_in_place_of_a_list_is_not_taken_to_pieces(version: LocalVersi
         version.add(["a", "b"], "xy")
     with pytest.raises(ValueError, match="titles must be a list, got 'abc' alone"):
         local.build(np.eye(3), titles="abc")
+
+
+@pytest.mark.parametrize(
+    "given", [list, tuple, np.array, pa.array, torch.tensor, iter, lambda ids: dict.fromkeys(ids).keys()]
+)
+def test_ids_come_in_any_kind_of_list(given: Callable[[list[int]], Any], tmp_path: Path) -> None:
+    version = local.build(np.eye(6, dtype=np.float32), folder=str(tmp_path))
+    assert version.explain([1.0, 0, 0, 0, 0, 0], given([0, 3])).items[1].item == 3
+    assert version.feedback([[1.0, 0, 0, 0, 0, 0]], [given([0])], cutoff={"top_k": 2}).kept == [[True]]
+    change = version.delete(given([0, 99]))
+    assert (change.num_deleted, change.num_unknown) == (1, 1)
+
+
+def test_a_table_is_no_list(version: LocalVersion) -> None:
+    table = pa.table({"text": ["red", "blue"]})
+    for ask in (version.search, version.embed, version.delete):
+        with pytest.raises(ValueError, match="must be a list, got a table: give one of its columns"):
+            ask(table)
 
 
 def test_feedback_is_measured(root: Path) -> None:
