@@ -80,7 +80,7 @@ def listed(values: Iterable[Value], name: str) -> list[Value]:
         if hasattr(values, convert):
             found: list[Value] = getattr(values, convert)()
             return found
-    return [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]  # type: ignore[attr-defined]
+    return list(values)
 
 
 def lists_of(values: Iterable[Iterable[Value]], name: str) -> list[list[Value]]:

@@ -68,7 +68,7 @@ def test_a_piece_without_steps_is_a_plain_task(monkeypatch: pytest.MonkeyPatch) 
 
 
 def counts(num: int, seen: str) -> str:
-    """Count on once the first count was seen, which is told by a file."""
+    """Count to 1, wait until the file `seen` exists, then count to `num`."""
     counting.advance(1, num, "things")
     wait_for(Path(seen).exists)
     for done in range(1, num):

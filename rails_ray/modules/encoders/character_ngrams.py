@@ -60,7 +60,7 @@ def _hash(piece: str) -> int:
     """The hash of a piece below 2^64."""
     number = 0
     for code in map(ord, reversed(piece)):
-        number = number * BASE + code & 2**64 - 1
+        number = (number * BASE + code) & (2**64 - 1)
     return mixed_number(number)
 
 

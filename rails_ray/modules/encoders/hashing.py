@@ -22,8 +22,8 @@ def mixed(numbers: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
 def mixed_number(number: int) -> int:
     """`mixed` of one unsigned number."""
     for factor in FACTORS:
-        number = (number ^ number >> 33) * factor & 2**64 - 1
-    return number ^ number >> 33
+        number = ((number ^ (number >> 33)) * factor) & (2**64 - 1)
+    return number ^ (number >> 33)
 
 
 def signed(number: int) -> int:
