@@ -1,9 +1,11 @@
 """`rails-ray serve --single`: a version on one machine, without Ray, by one process or by workers."""
 
+import linecache
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from importlib import import_module
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -57,12 +59,15 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
     """Load the version. Returns what serves it, in a thread, at a host and a socket that it may be given; and a block
     in which this process has a lease of the version that it serves, which is renewed by what the block is given."""
     with out.status("loading torch"):
+        import_module("torch")
+        linecache.clearcache()  # of sources that it looks into, so that what follows takes their memory
         from rails_ray.allowed_code import AllowedCode
         from rails_ray.reranking.rankers.calling import ranker_of
         from rails_ray.serving import local
         from rails_ray.serving.heap import give_back_code, trim
         from rails_ray.serving.http import logs, query_log
         from rails_ray.serving.http.limits import DEADLINE_S
+        from rails_ray.serving.http.running import nothing
         from rails_ray.serving.http.single import SingleProcessServer, listening
         from rails_ray.serving.request_limits import Limits
         from rails_ray.storage.leases import Lease
@@ -82,9 +87,10 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
     noting = query_log.noting(options.log_queries)
     if options.workers == 1:  # a search starts threads, which a fork loses
         version.loaded.check()
-    if version.ranker is None:  # whose threads may load libraries
-        give_back_code()
     trim()  # what was read on the way
+    at_start = give_back_code if version.ranker is None else nothing  # a ranker's threads may load libraries
+    if options.workers > 1:
+        at_start()  # in this process too, which does not serve
 
     def serve(host: str, shared: Any) -> AbstractContextManager[Any]:
         server = SingleProcessServer(
@@ -98,7 +104,7 @@ def _loaded(options: Serve, keys_file: str | None) -> tuple[Callable[[str, Any],
             changes_items=options.change_items,
             num_processes=options.workers,
         )
-        return listening(server, host=host, port=options.port, shared=shared)
+        return listening(server, host=host, port=options.port, shared=shared, at_start=at_start)
 
     @contextmanager
     def leased() -> Iterator[Callable[[], None]]:

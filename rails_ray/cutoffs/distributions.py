@@ -29,7 +29,7 @@ Axes: B queries.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -48,8 +48,7 @@ LARGEST_LOGIT = 40.0
 CLOSEST = 1e-6
 # A tail is integrated to where its density has fallen by e^-36, about float64's own precision.
 DEPTH = 36.0
-# Gauss-Legendre on [-1, 1]: 1e-12 of a tail at a = b = .5, whose tails are the longest.
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(48)
+NUM_NODES = 48  # of Gauss-Legendre: 1e-12 of a tail at a = b = .5, whose tails are the longest
 # The end of a tail need only be near: 20 halvings of a range of some 200 find it within .001.
 NUM_HALVINGS = 20
 # Newton's method ends at a step of this size in y; its next would be of the square. It takes 2 to 12 steps.
@@ -187,9 +186,9 @@ class _KummerBeta:
             middle = (near + far) / 2
             is_beyond = self.log_height(middle) < top - DEPTH
             near, far = np.where(is_beyond, near, middle), np.where(is_beyond, middle, far)
-        half = (far - y) / 2
-        heights = np.exp(self.log_height(y + half + NODES[:, None] * half) - top)  # [nodes, B]
-        return np.asarray(top + np.log((WEIGHTS[:, None] * heights).sum(axis=0) * np.abs(half)))
+        half, (nodes, weights) = (far - y) / 2, _gauss_legendre()
+        heights = np.exp(self.log_height(y + half + nodes[:, None] * half) - top)  # [nodes, B]
+        return np.asarray(top + np.log((weights[:, None] * heights).sum(axis=0) * np.abs(half)))
 
     def log_density(self, score: Doubles) -> Doubles:
         y = 2 * np.arctanh(score)  # dy = 2 dscore / (1 - score^2)
@@ -339,3 +338,10 @@ def _table(of: _TiltedBackground, share: float) -> Callable[[Doubles], Doubles]:
         left, right = np.append(left[is_off], middle[is_off]), np.append(middle[is_off], right[is_off])
     spline: Callable[[Doubles], Doubles] = CubicSpline(x, scores)
     return spline
+
+
+@cache
+def _gauss_legendre() -> tuple[Doubles, Doubles]:
+    """Nodes and weights of Gauss-Legendre on [-1, 1], when they are needed: most servers need no polynomials."""
+    nodes, weights = np.polynomial.legendre.leggauss(NUM_NODES)
+    return nodes, weights

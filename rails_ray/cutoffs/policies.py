@@ -33,7 +33,7 @@ from rails_ray.modules.losses import ScoreLogit
 
 TOLERANCE = 2**-7  # of a cosine: vectors stored in bfloat16 are longer than 1 by up to half of it
 SHARES = (*np.round(np.arange(0.05, 0.96, 0.05), 2).tolist(), 0.97, 0.98, 0.99, 0.995, 0.999)  # to try in tuning
-LENGTHS = tuple(np.unique(np.round(np.geomspace(1, 1000, 60))).astype(int).tolist())
+LENGTHS = tuple(sorted({round(length) for length in np.geomspace(1, 1000, 60).tolist()}))
 NUM_SCORES = 60  # fixed scores to try, of lists from a tenth of an item to all that were found
 GRIDS, CELLS = 4, 128  # of [-1, 1]: to 7e-9, below the spacing of float32 at 1
 

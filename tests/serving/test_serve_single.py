@@ -7,9 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import numpy as np
+import psutil
 import pytest
 
 from rails_ray.cli.main import EXIT_INTERRUPTED, main
+from rails_ray.serving import local
 from rails_ray.storage.filesystem import Storage
 from rails_ray.storage.leases import readers
 from rails_ray.storage.versions import listed
@@ -53,6 +56,26 @@ def test_it_serves_until_it_is_stopped(root: Path, tmp_path: Path, end: signal.S
         assert readers(Storage(str(root)), time.time()) == ({}, [])
         assert process.stderr is not None
         assert process.stderr.read() == "rails-ray: stopped\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.long
+def test_beside_its_vectors_it_takes_a_quarter_of_a_gigabyte(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(2_000, 64)).astype("f4")
+    local.build(vectors, folder=str(tmp_path))
+    port, body = free_port(), {"queries": [{"embedding": vectors[0].tolist()}], "k": 10}
+    process = processes.command(
+        "serve", "--single", "--storage", str(tmp_path), "--allow-anonymous", "--port", str(port)
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in range(50):
+            httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body).raise_for_status()
+        rss = psutil.Process(process.pid).memory_info().rss / 2**20
+        assert rss < 250, rss
     finally:
         process.kill()
         process.communicate()

@@ -26,13 +26,25 @@ STOPPED = Refusal(503, "the server must run to answer, got a signal to stop: ask
 ))  # fmt: skip
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 @contextmanager
-def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None = None) -> Iterator["Running"]:
+def running(
+    app: ASGIApp,
+    *,
+    host: str,
+    port: int,
+    shared: socket.socket | None = None,
+    at_start: Callable[[], None] = nothing,
+) -> Iterator["Running"]:
     """Serve an application inside the block, and yield the server. At the end answers that are under way have STOP_S
     seconds; after a second signal they have none.
 
     Args:
         shared: a socket that listens there already, with other processes.
+        at_start: called in the server's thread once all is loaded, before it listens.
 
     Raises:
         UnavailableError: if the server does not begin to listen.
@@ -42,11 +54,12 @@ def running(app: ASGIApp, *, host: str, port: int, shared: socket.socket | None 
         host=host,
         port=port,
         http=HeaderTimeoutProtocol,
+        ws="none",
         lifespan="off",  # there is none, and a second signal would leave its task behind
         log_level="warning",
         timeout_graceful_shutdown=STOP_S,
     )
-    server = _Uvicorn(config)
+    server = _Uvicorn(config, at_start)
     sockets = None if shared is None else [shared]
     own = Running(partial(server.run, sockets))
     own.start()
@@ -119,12 +132,13 @@ class RefusesAtEnd:
 class _Uvicorn(uvicorn.Server):
     """A server that tells when it has begun to listen, or has failed to."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, at_start: Callable[[], None]) -> None:
         super().__init__(config)
-        self.is_listening = threading.Event()
+        self._at_start, self.is_listening = at_start, threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
+            self._at_start()
             await super().startup(sockets)
         finally:
             self.is_listening.set()

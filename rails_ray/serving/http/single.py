@@ -34,7 +34,7 @@ from rails_ray.serving.http.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from rails_ray.serving.http.origins import checked
 from rails_ray.serving.http.ports import check_port
 from rails_ray.serving.http.refusals import refused_with
-from rails_ray.serving.http.running import Running, running
+from rails_ray.serving.http.running import Running, nothing, running
 from rails_ray.serving.item_changes import ItemChanges, WaitingChanges
 from rails_ray.serving.loaded import Loaded
 from rails_ray.serving.local import LocalVersion
@@ -189,12 +189,17 @@ class SingleProcessServer:
 
 @contextmanager
 def listening(
-    single: SingleProcessServer, *, host: str = "127.0.0.1", port: int = 8000, shared: socket.socket | None = None
+    single: SingleProcessServer,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    shared: socket.socket | None = None,
+    at_start: Callable[[], None] = nothing,
 ) -> Iterator[Running]:
     """Serve inside the block, and yield the server.
 
     Args:
-        shared: a socket that listens there already, with other processes.
+        shared, at_start: see `running`.
 
     Raises:
         UnavailableError: if the port is taken, or the server does not begin to listen.
@@ -210,7 +215,7 @@ def listening(
         """Return what the server counted, as Prometheus reads it."""
         return Response(single.instruments.text(), media_type="text/plain; version=0.0.4")
 
-    with running(api, host=host, port=port, shared=shared) as server:
+    with running(api, host=host, port=port, shared=shared, at_start=at_start) as server:
         try:
             if single.follower is not None:
                 single.follower.start()

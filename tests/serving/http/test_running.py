@@ -1,6 +1,8 @@
 """A server in a thread: its event loop, and what is cancelled at its end is refused."""
 
 import asyncio
+import socket
+import threading
 from typing import Any
 
 import httpx
@@ -61,3 +63,17 @@ def test_its_event_loop_is_that_of_uvloop() -> None:
     with running(app, host="127.0.0.1", port=port):
         assert httpx.get(f"http://127.0.0.1:{port}/").text == "ok"
     assert [type(own) for own in loops] == [uvloop.Loop]
+
+
+def test_what_is_to_be_done_at_its_start_is_done_before_it_listens() -> None:
+    port, noted = free_port(), list[tuple[str, bool]]()
+
+    def look() -> None:
+        with socket.socket() as probe:
+            noted.append((threading.current_thread().name, probe.connect_ex(("127.0.0.1", port)) == 0))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    with running(app, host="127.0.0.1", port=port, at_start=look):
+        assert noted == [("server", False)]
