@@ -1,7 +1,7 @@
 """A version of vectors as they are, compared by their cosine: nothing is trained, and no cluster is needed."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -41,8 +41,8 @@ def build_version(
     storage: Storage,
     version: str,
     vectors: ArrayLike,
-    ids: Sequence[Any] | NDArray[Any] | None = None,
-    titles: Sequence[Any] | None = None,
+    ids: Iterable[Any] | None = None,
+    titles: Iterable[Any] | None = None,
     zero_vectors: Literal["refuse", "keep"] = "refuse",
     query_encoder: str | None = None,
     index: str | IndexConfig = "flat",

@@ -9,9 +9,10 @@ from the pointer to the current version and ends by replacing it; if another was
 with what is encoded already. A version is immutable: what fails on the way leaves objects that no manifest names.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from rails_ray.families.added_items import checked_ids, encoded_parts, id_type
 from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, with_parts, write_part
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
+from rails_ray.schema.fields import listed
 from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.described import Encoded, Manifest, PartEntry
@@ -95,20 +97,21 @@ def add(
     return _carried_out(storage, changed, opened, read_files, approve)
 
 
-def delete(storage: Storage, item_ids: Sequence[ItemId], *, allow_code: Sequence[str] = ()) -> Change:
+def delete(storage: Storage, item_ids: Iterable[Any], *, allow_code: Sequence[str] = ()) -> Change:
     """Delete items from the current version, and make the result current. Ids that no item has are counted.
 
     Raises:
         NotFoundError: if nothing was published.
         ConflictError: if others changed the version again and again in the meantime.
-        ValueError: if no item would be left.
+        ValueError: if no item would be left, or the ids are no list.
     """
+    given = listed(item_ids, "ids")
 
     def changed(version: Version) -> Change | _Draft:
         kind = id_type(version)
-        wanted = ItemIds(pa.chunked_array([_ids_of_type(item_ids, kind)], kind))
+        wanted = ItemIds(pa.chunked_array([_ids_of_type(given, kind)], kind))
         found = live_ids.find(storage, version.described, wanted)
-        num_deleted, num_given = int(found.is_found.sum()), len(dict.fromkeys(item_ids))
+        num_deleted, num_given = int(found.is_found.sum()), len(dict.fromkeys(given))
         if num_deleted == version.described.num_live:
             raise ValueError(
                 f"an item of version {version.name} must be left, got all {num_deleted:,} to delete: publish another "

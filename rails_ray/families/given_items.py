@@ -1,6 +1,6 @@
 """Items that a caller gives in memory: their vectors, ids, titles and attributes, checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Set
 from itertools import repeat
 from typing import Any
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from rails_ray.schema.fields import check_listed
+from rails_ray.schema.fields import check_listed, listed, shortened
 from rails_ray.storage.attributes import check_names
 from rails_ray.storage.numbers import numbers_as_array
 from rails_ray.storage.parquet import vectors
@@ -46,8 +46,8 @@ def rows_of(vectors: ArrayLike) -> NDArray[np.float32]:
 
 def items_of(
     num_items: int,
-    ids: Sequence[Any] | NDArray[Any] | None,
-    titles: Sequence[Any] | None,
+    ids: Iterable[Any] | None,
+    titles: Iterable[Any] | None,
     attributes: Mapping[str, Any] | None = None,
 ) -> pa.Table:
     """A table with item_id, title if there are titles, and a column for each attribute, which has its values as given.
@@ -60,11 +60,11 @@ def items_of(
         ValueError: if ids, titles or an attribute are not one for each item, ids not distinct, or of a wrong type.
     """
     numbers = numbers_as_array(np.arange(num_items)) if ids is None else ids
-    given = {"item_id": numbers} | ({} if titles is None else {"title": titles})
+    given: dict[str, Any] = {"item_id": _in_order(numbers, "ids")}
+    given |= {} if titles is None else {"title": _in_order(titles, "titles")}
     for name, values in given.items():
-        option = "ids" if name == "item_id" else "titles"
-        check_listed(values, option)
         if len(values) != num_items:
+            option = "ids" if name == "item_id" else "titles"
             raise ValueError(f"{option} must be one for each of the {num_items} vectors, got {len(values)}")
     try:
         table = pa.table({name: _column(values) for name, values in given.items()})
@@ -96,9 +96,9 @@ def items_of(
 
 
 def _attribute(name: str, values: Any, num_items: int) -> pa.ChunkedArray:
-    is_column = hasattr(values, "__len__") and not isinstance(values, str)
+    is_column = hasattr(values, "__len__") and not isinstance(values, str | bytes | bytearray | Mapping | Set)
     if not is_column or len(values) != num_items:
-        got = len(values) if is_column else repr(values)
+        got = len(values) if is_column else shortened(values)
         raise ValueError(f"attribute {name!r} must have one value for each of the {num_items} items, got {got}")
     try:
         column = values if isinstance(values, pa.ChunkedArray) else _column(values)
@@ -114,10 +114,22 @@ def _column(values: Any) -> pa.Array:
         return pa.array(values, pa.uint64())
 
 
+def _in_order(values: Any, name: str) -> Any:
+    """Values that have a length and an order.
+
+    Raises:
+        ValueError: as `check_listed`, and if they are a set.
+    """
+    check_listed(values, name)
+    if isinstance(values, Set):
+        raise ValueError(f"{name} must be a list, got a set, which has no order")
+    return values if hasattr(values, "__len__") else list(values)
+
+
 def given_items(
-    inputs: ArrayLike | Sequence[str],
-    ids: Sequence[Any] | NDArray[Any],
-    titles: Sequence[Any] | None = None,
+    inputs: ArrayLike | Iterable[Any],
+    ids: Iterable[Any],
+    titles: Iterable[Any] | None = None,
     attributes: Mapping[str, Any] | None = None,
 ) -> pa.Table:
     """Items to add, as `changing.add` takes them.
@@ -129,12 +141,18 @@ def given_items(
     Raises:
         ValueError: if they are not as said.
     """
-    if isinstance(inputs, str | bytes | bytearray | Mapping):  # what else is no list of vectors is refused as such
-        check_listed(inputs, "inputs")
-    texts = list(inputs) if not isinstance(inputs, np.ndarray) and isinstance(inputs, Sequence) else []
+    is_looked_through = isinstance(inputs, Iterable) and _may_be_texts(inputs)
+    texts = listed(_in_order(inputs, "inputs"), "inputs") if is_looked_through else []
     if texts and all(isinstance(own, str) for own in texts):
-        items = items_of(len(texts), ids, titles, attributes)
-        read = [f"{title}\n{text}" if title else text for title, text in zip(titles or repeat(""), texts, strict=False)]
+        shown = None if titles is None else listed(titles, "titles")
+        items = items_of(len(texts), ids, shown, attributes)
+        read = [f"{title}\n{text}" if title else text for title, text in zip(shown or repeat(""), texts, strict=False)]
         return items.append_column("input", pa.chunked_array([pa.array(read, pa.string())]))
-    rows = rows_of(inputs)
+    given: Any = texts or inputs
+    rows = rows_of(given)
     return items_of(len(rows), ids, titles, attributes).append_column("input", vectors(rows))
+
+
+def _may_be_texts(inputs: Any) -> bool:
+    """Tell arrays of numbers, which need not be looked through, from all else."""
+    return not hasattr(inputs, "dtype") or getattr(inputs.dtype, "kind", "f") in "OUT"

@@ -3,12 +3,10 @@
 import json
 import reprlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field, GetCoreSchemaHandler, StrictInt, StrictStr
 from pydantic_core import CoreSchema, core_schema
-
-Value = TypeVar("Value")
 
 SUPPORTS = "supports"  # of a query that is read, not of a request: a heavy ranker's score of each support
 LARGEST_INTEGER = 2**31 - 1  # far above what an index holds, and a tensor takes it
@@ -69,7 +67,7 @@ def check_listed(values: Any, name: str) -> None:
         raise ValueError(f"{name} must be a list, got {shortened(values)} alone: put it into brackets")
 
 
-def listed(values: Iterable[Value], name: str) -> list[Value]:
+def listed(values: Iterable[Any], name: str) -> list[Any]:
     """The values of an argument that is a list, of numpy or Arrow too, as Python has them.
 
     Raises:
@@ -78,12 +76,12 @@ def listed(values: Iterable[Value], name: str) -> list[Value]:
     check_listed(values, name)
     for convert in ("to_pylist", "tolist"):
         if hasattr(values, convert):
-            found: list[Value] = getattr(values, convert)()
+            found: list[Any] = getattr(values, convert)()
             return found
-    return list(values)
+    return [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]  # numpy has numbers too
 
 
-def lists_of(values: Iterable[Iterable[Value]], name: str) -> list[list[Value]]:
+def lists_of(values: Iterable[Iterable[Any]], name: str) -> list[list[Any]]:
     """A list of lists, as Python has them.
 
     Raises:

@@ -14,7 +14,7 @@ from rails_ray.serving.short_work import Slowest
 
 Value = TypeVar("Value")
 
-SHORT_S = 0.006  # of all shards; threads gain nothing below, as measured with two (docs/log/serving.md)
+IN_TURN_S = 0.006  # of all shards; threads gain nothing below, as measured with two (docs/log/serving.md)
 
 
 class HeldShards:
@@ -56,7 +56,7 @@ class HeldShards:
         ]
         if self._others is None:
             return [calls[0]()]
-        if len(self.shards) * self._slowest[step.method] <= SHORT_S:
+        if len(self.shards) * self._slowest[step.method] <= IN_TURN_S:
             return [self._timed(step, calls[0]), *(call() for call in calls[1:])]
         found = [self._others.submit(call) for call in calls[1:]]
         try:

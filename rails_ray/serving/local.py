@@ -3,7 +3,7 @@
 from rails_ray import local
 
 emoji = local.open("emoji")
-emoji.search(["pizza", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
+emoji.search(["dog", "flag"], k=10, cutoff={"coverage": 0.9}).results[0].items
 
 `build` makes a version of vectors that you have. The package carries a version of emoji, under the name "emoji".
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, ValidationError
 
 from rails_ray.allowed_code import AllowedCode
@@ -98,10 +98,10 @@ class LocalVersion:
 
     def add(
         self,
-        inputs: ArrayLike | Sequence[str],
-        ids: Sequence[Any] | NDArray[Any],
+        inputs: ArrayLike | Iterable[Any],
+        ids: Iterable[Any],
         *,
-        titles: Sequence[Any] | None = None,
+        titles: Iterable[Any] | None = None,
         attributes: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> "Change":
@@ -336,9 +336,9 @@ def place_of(storage: str) -> str:
 
 def build(
     vectors: ArrayLike,
-    ids: Sequence[Any] | NDArray[Any] | None = None,
+    ids: Iterable[Any] | None = None,
     *,
-    titles: Sequence[Any] | None = None,
+    titles: Iterable[Any] | None = None,
     folder: str | None = None,
     version: str = "v1",
     zero_vectors: Literal["refuse", "keep"] = "refuse",

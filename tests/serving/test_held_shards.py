@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rails_ray.search.rounds import AskRanker, AskShards, Done, Rounds
-from rails_ray.serving.held_shards import SHORT_S, HeldShards
+from rails_ray.serving.held_shards import IN_TURN_S, HeldShards
 
 
 def threads_of(took_s: float, num_steps: int) -> list[int]:
@@ -40,7 +40,7 @@ def test_short_work_is_done_one_shard_after_the_other_once_that_is_known() -> No
 
 
 def test_long_work_is_done_at_once() -> None:
-    assert min(threads_of(2 * SHORT_S, 4)) > 1
+    assert min(threads_of(2 * IN_TURN_S, 4)) > 1
 
 
 def test_it_ends_where_the_ranker_is_asked_and_goes_on_with_its_answer() -> None:

@@ -1,4 +1,6 @@
+from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 import oracles.encoders
 from rails_ray.modules.encoders import character_ngrams
-from rails_ray.modules.encoders.character_ngrams import hash_texts
+from rails_ray.modules.encoders.character_ngrams import FEW_CHARACTERS, hash_texts
 from rails_ray.modules.encoders.hashing import BASE
 from rails_ray.modules.encoders.words import Cut, characters, runs
 
@@ -35,10 +37,27 @@ def test_equals_the_loops(texts: list[str], sizes: tuple[int, ...], num_buckets:
         assert bags.tokens[first:end].tolist() == sorted(expected)
 
 
-def test_a_text_has_the_same_bag_in_any_company() -> None:
-    together = hash_texts(["red car", "", "blue hat"], (3, 4), 1000)
+def test_few_characters_are_hashed_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    each, asked = character_ngrams._each_hashed, list[int]()
+
+    def noted(texts: Sequence[str], *rest: Any) -> Any:
+        asked.append(len(texts))
+        return each(texts, *rest)
+
+    monkeypatch.setattr(character_ngrams, "_each_hashed", noted)
+    hash_texts(["a" * FEW_CHARACTERS], (3, 4), 1000)
+    hash_texts(["a" * FEW_CHARACTERS, "b"], (3, 4), 1000)
+    hash_texts([""] * (FEW_CHARACTERS + 1), (3, 4), 1000)
+    assert asked == [1]
+
+
+@pytest.mark.parametrize(
+    "others", [["red car", ""], ["a red car", "of many words, with more characters than few texts have", ""]]
+)
+def test_a_text_has_the_same_bag_in_any_company(others: list[str]) -> None:
+    together = hash_texts([*others, "blue hat"], (3, 4), 1000)
     alone = hash_texts(["blue hat"], (3, 4), 1000)
-    taken = together.take(torch.tensor([2]))
+    taken = together.take(torch.tensor([len(others)]))
     assert torch.equal(taken.tokens, alone.tokens)
 
 
