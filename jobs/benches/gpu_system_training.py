@@ -196,7 +196,7 @@ def encode_cases(system: System) -> Iterator[Case]:
     """Encode short texts by an actor with a GPU and by tasks on the CPU, publish both, and compare them."""
     storage = system.storage("encode")
     Path(storage).mkdir()
-    prepare(Path(storage), system.sized(200_000, 3_000), [])
+    prepare(Path(storage), system.sized(150_000, 3_000), [])
     config = replace(emoji_mol(), data=DataConfig(folder=str(Path(storage) / "data")))
     random_run(storage, config)
     with cluster(system.num_cpus):

@@ -1,14 +1,13 @@
 """A version of vectors as they are, compared by their cosine: nothing is trained, and no cluster is needed."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rails_ray.data.queries import DenseRows
 from rails_ray.data.vectors import check_directions, zero_rows
@@ -40,13 +39,13 @@ QUERY = {"embedding": "list<float>"}  # the field of a request that gives a quer
 def build_version(
     storage: Storage,
     version: str,
-    vectors: ArrayLike,
-    ids: Iterable[Any] | None = None,
-    titles: Iterable[Any] | None = None,
+    vectors: Any,
+    ids: Any = None,
+    titles: Any = None,
     zero_vectors: Literal["refuse", "keep"] = "refuse",
     query_encoder: str | None = None,
     index: str | IndexConfig = "flat",
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Any = None,
 ) -> Manifest:
     """Store vectors as a version, and publish it.
 

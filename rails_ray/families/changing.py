@@ -23,7 +23,7 @@ from rails_ray.families.added_items import checked_ids, encoded_parts, id_type
 from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, with_parts, write_part
 from rails_ray.families.version import Version
 from rails_ray.item_ids import ItemId
-from rails_ray.schema.fields import listed
+from rails_ray.schema.fields import check_ids, listed
 from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
 from rails_ray.storage.described import Encoded, Manifest, PartEntry
@@ -105,7 +105,8 @@ def delete(storage: Storage, item_ids: Iterable[Any], *, allow_code: Sequence[st
         ConflictError: if others changed the version again and again in the meantime.
         ValueError: if no item would be left, or the ids are no list.
     """
-    given = listed(item_ids, "ids")
+    given = listed(item_ids, "ids", in_order=False)
+    check_ids(given)
 
     def changed(version: Version) -> Change | _Draft:
         kind = id_type(version)

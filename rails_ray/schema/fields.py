@@ -2,7 +2,7 @@
 
 import json
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, GetCoreSchemaHandler, StrictInt, StrictStr
@@ -55,40 +55,66 @@ TimeField = Annotated[
 FeatureNumber = Annotated[int, _Key()]
 
 
-def check_listed(values: Any, name: str) -> None:
-    """Raises:
-    ValueError: unless `values` is a list. A loop would read the characters of a text, and the keys of a mapping or the
-        columns of a table.
+def check_listed(values: Any, name: str, *, in_order: bool = True) -> None:
+    """
+    Args:
+        in_order: whether it matters what comes first, of which a set says nothing.
+
+    Raises:
+        ValueError: unless `values` is a list. A loop would read the characters of a text, and the keys of a mapping or
+            the columns of a table.
     """
     if hasattr(values, "columns"):
         raise ValueError(f"{name} must be a list, got a table: give one of its columns")
     is_one = isinstance(values, str | bytes | bytearray | Mapping) or getattr(values, "ndim", None) == 0
     if is_one or not isinstance(values, Iterable):
         raise ValueError(f"{name} must be a list, got {shortened(values)} alone: put it into brackets")
+    if in_order and isinstance(values, set | frozenset):
+        raise ValueError(f"{name} must be a list, got a set, which has no order: give a list")
 
 
-def listed(values: Iterable[Any], name: str) -> list[Any]:
-    """The values of an argument that is a list, of numpy or Arrow too, as Python has them.
+def listed(values: Iterable[Any], name: str, *, in_order: bool = True) -> list[Any]:
+    """The values of an argument that is a list, of numpy, torch or Arrow too, as Python has them.
 
     Raises:
         ValueError: as `check_listed`.
     """
-    check_listed(values, name)
-    for convert in ("to_pylist", "tolist"):
-        if hasattr(values, convert):
-            found: list[Any] = getattr(values, convert)()
-            return found
-    return [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]  # numpy has numbers too
+    check_listed(values, name, in_order=in_order)
+    if hasattr(values, "to_pylist"):
+        found: list[Any] = values.to_pylist()
+        return found
+    is_array = hasattr(values, "tolist") and not _is_of_times(values)
+    return values.tolist() if is_array else [_as_python(value) for value in values]  # type: ignore[attr-defined]
+
+
+def _as_python(value: Any) -> Any:
+    """A number or a text of Arrow, numpy or torch as Python has it; all else as it is."""
+    if hasattr(value, "as_py"):
+        return value.as_py()
+    return value.item() if getattr(value, "ndim", None) == 0 and not _is_of_times(value) else value
+
+
+def _is_of_times(values: Any) -> bool:
+    """Tell times of numpy, which Python would have as numbers."""
+    return getattr(getattr(values, "dtype", None), "kind", "") in {"m", "M"}
 
 
 def lists_of(values: Iterable[Iterable[Any]], name: str) -> list[list[Any]]:
-    """A list of lists, as Python has them.
+    """A list of lists, as Python has them; the order within each does not matter.
 
     Raises:
         ValueError: if there is one value in place of a list.
     """
-    check_listed(values, name)
-    return [listed(line, f"{name}[{number}]") for number, line in enumerate(values)]
+    return [listed(line, f"{name}[{number}]", in_order=False) for number, line in enumerate(listed(values, name))]
+
+
+def check_ids(item_ids: Sequence[Any], name: str = "ids") -> None:
+    """Raises:
+    ValueError: if one of them is no id.
+    """
+    for number, own in enumerate(item_ids):
+        if isinstance(own, bool) or not isinstance(own, str | int):
+            raise ValueError(f"{name}[{number}] must be a string or an integer, got {shortened(own)}")
 
 
 def check_text(text: str, is_blank: bool, where: str) -> None:

@@ -235,7 +235,11 @@ def _search(queries: Iterable[Query], k: int | None, options: dict[str, Any]) ->
 
 
 def _explain(query: Query, items: Sequence[str | int], options: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    return "POST", "/v1/explain", {"query": query_fields(query), "items": listed(items, "items")} | options
+    return (
+        "POST",
+        "/v1/explain",
+        {"query": query_fields(query), "items": listed(items, "items", in_order=False)} | options,
+    )
 
 
 def _feedback(
@@ -274,7 +278,7 @@ def _with_numbers(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _delete(ids: Sequence[str | int]) -> tuple[str, str, dict[str, Any]]:
-    return "DELETE", ITEMS, {"ids": listed(ids, "ids")}
+    return "DELETE", ITEMS, {"ids": listed(ids, "ids", in_order=False)}
 
 
 def _vectors(answer: dict[str, Any]) -> list[list[float]]:

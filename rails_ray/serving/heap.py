@@ -5,6 +5,7 @@ import asyncio
 import ctypes
 import gc
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,15 +49,15 @@ def give_back_code() -> None:
     Call it while no other thread maps or unmaps files, as one that loads a library does: what takes the place of a file
     would be dropped too.
     """
-    if not MAPS.exists():
-        return
-    advise, was_enabled = ctypes.CDLL(None).madvise, gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()  # what is freed may be a file
     try:
-        parts = [match.groups() for match in CODE.finditer(MAPS.read_text(errors="surrogateescape"))]
-        for part in parts:
-            first, end = (int(address, 16) for address in part)
-            advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), DONT_NEED)
+        with suppress(OSError):  # another system has no such list, and some let nobody read it
+            parts = [match.groups() for match in CODE.finditer(MAPS.read_text(errors="surrogateescape"))]
+            advise = ctypes.CDLL(None).madvise
+            for part in parts:
+                first, end = (int(address, 16) for address in part)
+                advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), DONT_NEED)
     finally:
         if was_enabled:
             gc.enable()

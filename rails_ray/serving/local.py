@@ -22,7 +22,7 @@ from rails_ray.errors import UnsupportedError
 from rails_ray.families.version import Version
 from rails_ray.reranking.rankers import HeavyRanker
 from rails_ray.reranking.rankers.calling import answers_of, ranker_of
-from rails_ray.schema.fields import listed, lists_of
+from rails_ray.schema.fields import listed, lists_of, shortened
 from rails_ray.schema.queries import Query, listed_fields, query_fields
 from rails_ray.schema.requests import CutoffInput, ExplainRequest, FeedbackRequest, SearchRequest
 from rails_ray.schema.responses import ExplainResponse, FeedbackResponse, QueryResult, SearchResponse
@@ -139,7 +139,9 @@ class LocalVersion:
         """
         from rails_ray.families import changing
 
-        change = changing.delete(self._kept_in(), listed(ids, "ids"), allow_code=self.version.allowed.named)
+        change = changing.delete(
+            self._kept_in(), listed(ids, "ids", in_order=False), allow_code=self.version.allowed.named
+        )
         self.refresh()
         return change
 
@@ -233,7 +235,9 @@ class LocalVersion:
         Raises:
             ValueError: if the query is wrong, or an item is not in the index.
         """
-        request = _read(ExplainRequest, {"query": query_fields(query), "items": listed(items, "items"), **options})
+        request = _read(
+            ExplainRequest, {"query": query_fields(query), "items": listed(items, "items", in_order=False), **options}
+        )
         loaded = self.loaded
         return self.carry_out(loaded.engine.explain(request), loaded.held)
 
@@ -269,7 +273,11 @@ class LocalVersion:
             ValueError: if the model cannot read a text, or there are too many.
             UnsupportedError: if the model makes no such vector.
         """
-        vectors: list[list[float]] = self.engine.embed(listed(texts, "texts"), are_items=input_type != "query").tolist()
+        given = listed(texts, "texts")
+        for number, text in enumerate(given):
+            if not isinstance(text, str):
+                raise ValueError(f"texts[{number}] must be a string, got {shortened(text)}")
+        vectors: list[list[float]] = self.engine.embed(given, are_items=input_type != "query").tolist()
         return vectors
 
     def carry_out(self, rounds: Rounds[Value], held: HeldShards | None = None) -> Value:
@@ -335,7 +343,7 @@ def place_of(storage: str) -> str:
 
 
 def build(
-    vectors: ArrayLike,
+    vectors: ArrayLike | Iterable[Any],
     ids: Iterable[Any] | None = None,
     *,
     titles: Iterable[Any] | None = None,

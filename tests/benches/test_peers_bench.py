@@ -5,6 +5,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,15 +159,15 @@ async def answering(status: str) -> asyncio.Server:
     """A server of HTTP that reads two bytes as a body and answers with them, in pieces."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b"":
-            assert b"Content-Length: 2\r\n" in head
-            body = await reader.readexactly(2)
-            writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n".encode() + body[:1])
-            await asyncio.sleep(0)
-            writer.write(body[1:])
-            if status == "200 Close":
-                break
-        writer.close()
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # the client has gone
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                assert b"Content-Length: 2\r\n" in head
+                body = await reader.readexactly(2)
+                writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n".encode() + body[:1])
+                await asyncio.sleep(0)
+                writer.write(body[1:])
+                if status == "200 Close":
+                    break
 
     return await asyncio.start_server(answer, "127.0.0.1", 0)
 

@@ -201,8 +201,8 @@ def test_attributes_of_vectors_in_memory(tmp_path: Path) -> None:
     ("attributes", "message"),
     [
         ({"price": [1, 2]}, "attribute 'price' must have one value for each of the 3 items, got 2"),
-        ({"lang": "fra"}, "attribute 'lang' must have one value for each of the 3 items, got 'fra'"),
-        ({"price": 5}, "attribute 'price' must have one value for each of the 3 items, got 5"),
+        ({"lang": "fra"}, "attribute 'lang' must be a list, got 'fra' alone"),
+        ({"price": 5}, "attribute 'price' must be a list, got 5 alone"),
         ({"price": [1, "a", None]}, "attribute 'price' must have values of one type, got: "),
         ({"price": [{"a": 1}] * 3}, "attribute 'price' must be of type boolean, .*, got struct<a: int64>"),
         ({"sizes": [[1]] * 3}, "attribute 'sizes' must be of type boolean, .*, got list<"),

@@ -1,18 +1,14 @@
 """A version in this process: a server's answers, without Ray."""
 
-import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -197,84 +193,6 @@ def test_threads_share_it(version: LocalVersion) -> None:
 def test_requests_that_cannot_be(version: LocalVersion, queries: list, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         version.search(queries, **options)
-
-
-def test_one_value_in_place_of_a_list_is_not_taken_to_pieces(version: LocalVersion) -> None:
-    """The characters of a string are no ids, and the keys of a query are no texts."""
-    with pytest.raises(ValueError, match="items must be a list, got 'ab' alone"):
-        version.explain("red", "ab")
-    with pytest.raises(ValueError, match="queries must be a list, got 'red' alone"):
-        version.feedback("red", [["ab"]])
-    with pytest.raises(ValueError, match=r"relevant\[0\] must be a list, got 'ab' alone"):
-        version.feedback(["red"], ["ab"])
-    with pytest.raises(ValueError, match="texts must be a list, got 'red' alone"):
-        version.embed("red")
-    with pytest.raises(ValueError, match="ids must be a list, got 'ab' alone"):
-        version.delete("ab")
-    with pytest.raises(ValueError, match="inputs must be a list, got 'ab' alone"):
-        version.add("ab", ["x", "y"])
-    with pytest.raises(ValueError, match="ids must be a list, got 'xy' alone"):
-        version.add(["a", "b"], "xy")
-    with pytest.raises(ValueError, match="titles must be a list, got 'abc' alone"):
-        local.build(np.eye(3), titles="abc")
-    for values in (b"abc", {"x": 1, "y": 2, "z": 3}, {1, 2, 3}):
-        with pytest.raises(ValueError, match="attribute 'price' must have one value for each of the 3 items, got "):
-            local.build(np.eye(3), attributes={"price": values})
-
-
-@pytest.mark.parametrize("name", ["ids", "titles"])
-def test_a_set_has_no_order(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be a list, got a set, which has no order"):
-        local.build(np.eye(2), **{name: {"a", "b"}})
-    with pytest.raises(ValueError, match="inputs must be a list, got a set, which has no order"):
-        local.build(np.eye(2)).add({"a", "b"}, [1, 2])
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        list,
-        tuple,
-        np.array,
-        pa.array,
-        torch.tensor,
-        iter,
-        lambda ids: dict.fromkeys(ids).keys(),
-        lambda ids: list(np.array(ids)),
-        lambda ids: list(torch.tensor(ids)),
-    ],
-)
-def test_ids_come_in_any_kind_of_list(given: Callable[[list[int]], Any], tmp_path: Path) -> None:
-    version = local.build(np.eye(6, dtype=np.float32), folder=str(tmp_path))
-    assert version.explain([1.0, 0, 0, 0, 0, 0], given([0, 3])).items[1].item == 3
-    assert version.feedback([[1.0, 0, 0, 0, 0, 0]], [given([0])], cutoff={"top_k": 2}).kept == [[True]]
-    change = version.delete(given([0, 99]))
-    assert (change.num_deleted, change.num_unknown) == (1, 1)
-
-
-@pytest.mark.parametrize("given", [list, tuple, np.array, pa.array, iter, lambda texts: np.array(texts, object)])
-def test_texts_ids_and_titles_to_add_come_in_any_kind_of_list(
-    given: Callable[[list[Any]], Any], root: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(root, tmp_path / "copy")
-    version = local.open(str(tmp_path / "copy"))
-    change = version.add(given(["a purple hat", "a teal hat"]), given(["new-1", "new-2"]), titles=given(["One", ""]))
-    assert change.num_added == 2
-    assert [own.item for own in version.explain("purple hat", given(["new-1", "new-2"])).items] == ["new-1", "new-2"]
-
-
-@pytest.mark.parametrize("given", [list, iter, np.array, torch.tensor, lambda rows: [np.array(row) for row in rows]])
-def test_vectors_to_add_come_in_any_kind_of_list(given: Callable[[list[Any]], Any], tmp_path: Path) -> None:
-    version = local.build(np.eye(4, dtype=np.float32), folder=str(tmp_path))
-    assert version.add(given([[1.0, 1, 0, 0], [0, 0, 1, 1]]), iter([7, 8])).num_added == 2
-    assert version.search([[1.0, 1, 0, 0]], k=1).results[0].items == [7]
-
-
-def test_a_table_is_no_list(version: LocalVersion) -> None:
-    table = pa.table({"text": ["red", "blue"]})
-    for ask in (version.search, version.embed, version.delete):
-        with pytest.raises(ValueError, match="must be a list, got a table: give one of its columns"):
-            ask(table)
 
 
 def test_feedback_is_measured(root: Path) -> None:

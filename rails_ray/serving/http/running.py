@@ -54,7 +54,6 @@ def running(
         host=host,
         port=port,
         http=HeaderTimeoutProtocol,
-        ws="none",
         lifespan="off",  # there is none, and a second signal would leave its task behind
         log_level="warning",
         timeout_graceful_shutdown=STOP_S,
