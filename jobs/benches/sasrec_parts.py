@@ -53,6 +53,7 @@ class Options:
         data: folder with the data sets.
         length: T, most items of a history.
         dropout: of inputs, attention and layers; and of the items' numbers, `item_dropout`.
+        dropped: an item's numbers are dropped anew at each place, or once a step, alike wherever the item is.
         deviation: standard deviation of the first embeddings; 0 for Xavier's, of all matrices.
         temperature: of cosines.
         negative_share: share of the batch's negatives that each position is compared with, drawn for each.
@@ -70,6 +71,7 @@ class Options:
     deviation: float = 0.0
     dropout: float = 0.2
     item_dropout: float = 0.2
+    dropped: Literal["at each place", "once a step"] = "at each place"
     num_negatives: int = 2048
     negative_share: float = 1.0
     batch_size: int = 128
@@ -96,18 +98,29 @@ class Parts(nn.Module):
         if options.deviation:
             for table in (self.embeddings, self.positions):
                 nn.init.normal_(table.weight, std=options.deviation)
+        self.of_step: Tensor | None = None
+
+    def begin_step(self) -> None:
+        """Drop numbers of the items, where that is done once a step."""
+        is_dropped = self.training and self.options.dropped == "once a step"
+        self.of_step = F.dropout(self.embeddings.weight, self.options.item_dropout) if is_dropped else None
+
+    def _taken(self, rows: Int[Tensor, "..."] | None) -> Tensor:
+        """Items, with some of their numbers dropped."""
+        items = self.embeddings.weight if self.of_step is None else self.of_step
+        found = items if rows is None else F.embedding(rows, items)
+        return F.dropout(found, self.options.item_dropout, self.training and self.of_step is None)
 
     def compared(self, rows: Int[Tensor, " M"] | None = None) -> Float[Tensor, "M D"]:
         """Items as scores read them."""
-        found = self.embeddings.weight if rows is None else self.embeddings(rows)
-        found = F.dropout(found, self.options.item_dropout, self.training)
+        found = self._taken(rows)
         return F.normalize(found, dim=-1) if self.options.scores == "cosines" else found
 
     def forward(self, rows: Int[Tensor, "B L"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B L D"]:
         """The query vector after each item; histories are padded at the end."""
         options, place = self.options, torch.arange(rows.shape[1])
         is_item = place < lengths[:, None]
-        embedded = F.dropout(self.embeddings(rows), options.item_dropout, self.training)
+        embedded = self._taken(rows)
         if options.block == "ours":
             embedded = embedded * math.sqrt(options.width)
         positions = self.positions((lengths[:, None] - 1 - place).clamp(min=0))
@@ -172,6 +185,7 @@ def trained_on(queries: Queries, length: int) -> list[NDArray[np.int64]]:
 
 def loss_of(model: Parts, histories: list[NDArray[np.int64]], negatives: Int[Tensor, " M"]) -> Tensor:
     """Mean loss of the batch's positions: a softmax over the next item and the negatives."""
+    model.begin_step()
     said, answers = list[Tensor](), list[Tensor]()
     for members, rows, lengths in in_groups([history[:-1] for history in histories], GROUP):
         is_item: Bool[Tensor, "B L"] = torch.arange(rows.shape[1]) < lengths[:, None]
@@ -205,6 +219,7 @@ def measured(model: Parts, queries: Queries) -> list[float]:
     """HR@10 and NDCG@10."""
     assert isinstance(queries.inputs, Visits)
     model.eval()
+    model.begin_step()
     histories, answers = list(queries.inputs), queries.relevant.rows
     items, gains = model.compared(), np.zeros(len(histories))
     for members, rows, lengths in in_groups([history[-model.options.length :] for history in histories], ASKED):

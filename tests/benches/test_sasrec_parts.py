@@ -50,3 +50,23 @@ def test_a_position_is_compared_with_a_share_of_the_negatives(share: float) -> N
     model.embeddings.weight.zero_()
     found = loss_of(model, [np.array([1, 2, 3])] * 50, torch.arange(1000, 3000))
     assert math.exp(float(found)) == pytest.approx(1 + 2000 * share, rel=0.01)
+
+
+@torch.no_grad()
+def test_once_a_step_an_item_loses_the_same_numbers_wherever_it_is() -> None:
+    rows = torch.zeros(50, dtype=torch.int64)
+    each, once = (
+        Parts(Options(width=WIDTH, length=LENGTH, dropped=how, item_dropout=0.5), num_items=5)
+        for how in ("at each place", "once a step")
+    )
+    for model in (each, once):
+        model.begin_step()
+    assert len(once.compared(rows).unique(dim=0)) == 1
+    assert len(each.compared(rows).unique(dim=0)) > 1
+    lost = []
+    for _ in range(20):
+        once.begin_step()
+        lost.append((once.compared(rows[:1]) == 0)[0].tolist())
+    assert len(set(map(tuple, lost))) > 1
+    once.eval().begin_step()
+    assert torch.equal(once.compared(), once.embeddings.weight)
