@@ -80,11 +80,11 @@ def listed(values: Iterable[Any], name: str, *, in_order: bool = True) -> list[A
         ValueError: as `check_listed`.
     """
     check_listed(values, name, in_order=in_order)
-    if hasattr(values, "to_pylist"):
-        found: list[Any] = values.to_pylist()
-        return found
-    is_array = hasattr(values, "tolist") and not _is_of_times(values)
-    return values.tolist() if is_array else [_as_python(value) for value in values]  # type: ignore[attr-defined]
+    for convert in () if _is_of_times(values) else ("to_pylist", "tolist"):
+        if hasattr(values, convert):
+            found: list[Any] = getattr(values, convert)()
+            return found
+    return [_as_python(value) for value in values]
 
 
 def _as_python(value: Any) -> Any:

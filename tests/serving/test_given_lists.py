@@ -78,7 +78,7 @@ def test_what_is_no_id_is_not_deleted(ids: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "told"),
+    ("inputs", "message"),
     [
         (["a", None], r"inputs must be all texts or all vectors, got null in inputs\[1\]"),
         ([[1.0, 0], "a"], r"inputs must be all texts or all vectors, got \[1.0, 0\] in inputs\[0\]"),
@@ -89,8 +89,8 @@ def test_what_is_no_id_is_not_deleted(ids: Any, tmp_path: Path) -> None:
         ("ab", "inputs must be a list, got 'ab' alone"),
     ],
 )
-def test_inputs_that_cannot_be_added(inputs: Any, told: str, version: LocalVersion) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_inputs_that_cannot_be_added(inputs: Any, message: str, version: LocalVersion) -> None:
+    with pytest.raises(ValueError, match=message):
         version.add(inputs, ["x", "y"])
     with pytest.raises(ValueError, match="ids must be a list, got null alone"):
         version.add(["a", "b"], None)
