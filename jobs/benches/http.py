@@ -4,11 +4,12 @@ One client asks, in turns, for a search over the 3,963 emoji in 2 shards (a Mixt
 router: encode -> 2 shards -> merge, cut) and for a fan-out of a FastAPI ingress to 2 deployments that do
 nothing. Both run on the same Ray Serve at the same time, once in each profile.
 
-    python -m jobs.benches.http [--requests 400] [--storage STORAGE --text TEXT] [--shards-in-routers]
+    python -m jobs.benches.http [--requests 400] [--storage STORAGE --text TEXT] [--shards-apart]
 
 Beside them: where the time of a search goes, by stage (median, as its `Server-Timing` says) and by process (CPU).
 
-With `--storage` the search is that of its current version, whatever that is.
+Shards are where `rails-ray serve` puts them: in the router, if the version is small. With `--storage` the search is
+that of its current version, whatever that is.
 
 A yes is a median of the search at most 1.5 times that of the fan-out, in both profiles.
 """
@@ -39,13 +40,15 @@ from rails_ray import on_ray
 from rails_ray.families.config import to_json
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes.emoji import emoji_mol
+from rails_ray.families.version import Version
 from rails_ray.modules import weight_files
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.environment import ENVIRONMENT, PRODUCTION_ENVIRONMENT
 from rails_ray.on_ray.serving.app import served
-from rails_ray.on_ray.serving.plan import ServeArgs
+from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, fits_routers
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
+from rails_ray.storage.usage import sizes_of
 
 PORT = 8321
 TURN = 25  # requests of one kind before it is the other's turn
@@ -90,8 +93,8 @@ class Arguments:
     """What is asked for."""
     method: str = "brute_force"
     """How it is searched for."""
-    shards_in_routers: bool = False
-    """Routers hold the shards."""
+    shards_apart: bool = False
+    """Shards have replicas of their own; by default they are where `rails-ray serve` puts them."""
     profiles: tuple[str, ...] = tuple(ENVIRONMENTS)
     """The profiles to measure."""
     label: str = ""
@@ -109,7 +112,7 @@ def main(arguments: Arguments) -> None:
         return
     record = Record("http")
     for profile, row in in_each_profile("jobs.benches.http", arguments.profiles):
-        own = {"method": arguments.method, "shards_in_routers": arguments.shards_in_routers, "label": arguments.label}
+        own = {"method": arguments.method, "label": arguments.label}
         record.row(profile=profile, **own, **row)
         print(
             f"{profile}: search {row['search']['p50_ms']:.1f} ms, fan-out {row['fan_out']['p50_ms']:.1f} ms, "
@@ -131,9 +134,9 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, cluster(8):
         if arguments.storage is None:
             publish(folder)
-        of_current = ServeArgs(
-            storage=arguments.storage or folder, allow_anonymous=True, **in_routers(arguments.shards_in_routers)
-        )
+        storage = arguments.storage or folder
+        are_in_routers = not arguments.shards_apart and routers_hold(storage)
+        of_current = ServeArgs(storage=storage, allow_anonymous=True, shards_in_routers=are_in_routers)
         with served(of_current, port=PORT, leave_serve=True) as url:
             parts = [Nothing.options(name=f"Nothing{number}").bind() for number in range(2)]
             ray_serve.run(FanOut.bind(parts), name="fan-out", route_prefix="/fan-out")
@@ -151,6 +154,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
                     times["/fan-out/"] += ask(client, "/fan-out/", arguments.body, TURN)
     search, fan_out = (summary(seconds) for seconds in times.values())
     return {
+        "shards_in_routers": are_in_routers,
         "search": search,
         "fan_out": fan_out,
         "ratio_p50": search["p50_ms"] / fan_out["p50_ms"],
@@ -159,9 +163,10 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def in_routers(are_there: bool) -> dict[str, Any]:
-    """Arguments of an application whose routers hold the shards; none of one that older commits know, too."""
-    return {"shards_in_routers": True} if are_there else {}
+def routers_hold(storage: str) -> bool:
+    """Whether `rails-ray serve` has the shards of the current version in its routers."""
+    version = Version.published(Storage(storage))
+    return fits_routers(sum(sizes_of(version.described).values()), DeploymentSize(), None)
 
 
 def processes() -> dict[str, list[psutil.Process]]:

@@ -6,7 +6,7 @@ same loads run against a server as one writes it by hand (`by_hand`: one process
 against `serve --single`, and against a FastAPI ingress on the same Serve that answers `{}`, which no search behind
 Serve can pass. Beside them a search in this process in batches of 32 (`local.open`). Once in each profile.
 
-    python -m jobs.benches.throughput [--seconds 10] [--shards-in-routers] [--replicas 2]
+    python -m jobs.benches.throughput [--seconds 10] [--shards-apart] [--replicas 2]
 
 Wanted: 32 clients with one query a request ten times the commit before batching (production; five times in profile
 local), run in turns on the same machine; with 32 queries a request .7 of the search in process;
@@ -30,7 +30,7 @@ import tyro
 from fastapi import FastAPI
 from ray import serve as ray_serve
 
-from jobs.benches.http import ENVIRONMENTS, PORT, in_each_profile, in_routers, publish, summary
+from jobs.benches.http import ENVIRONMENTS, PORT, in_each_profile, publish, summary
 from jobs.benches.record import Record
 from rails_ray.on_ray.cluster import cluster
 from rails_ray.on_ray.serving.app import served
@@ -61,7 +61,7 @@ class Arguments:
     seconds: of each load.
     profile: measure this one in this process; by default both, each in a process of its own.
     label: a name for the rows of this run, such as the commit.
-    shards_in_routers: routers hold the shards.
+    shards_apart: shards have replicas of their own; by default routers hold them, as `rails-ray serve` does.
     replicas: of each deployment.
     profiles, kinds: which are measured.
     """
@@ -69,7 +69,7 @@ class Arguments:
     seconds: float = 10.0
     profile: str | None = None
     label: str = ""
-    shards_in_routers: bool = False
+    shards_apart: bool = False
     replicas: int = 1
     profiles: tuple[str, ...] = tuple(ENVIRONMENTS)
     kinds: tuple[str, ...] = KINDS
@@ -82,7 +82,7 @@ def main(arguments: Arguments) -> None:
     record = Record("throughput")
     own = {
         "label": arguments.label,
-        "shards_in_routers": arguments.shards_in_routers,
+        "shards_in_routers": not arguments.shards_apart,
         "replicas": arguments.replicas,
     }
     for profile, rows in in_each_profile("jobs.benches.throughput", arguments.profiles):
@@ -93,12 +93,11 @@ def main(arguments: Arguments) -> None:
 
 def measure(arguments: Arguments) -> list[dict[str, Any]]:
     seconds, rows = arguments.seconds, list[dict[str, Any]]()
-    args = {"allow_anonymous": True, **in_routers(arguments.shards_in_routers)}
     with tempfile.TemporaryDirectory() as folder:
         with cluster(8):
             publish(folder)
             served_here = served(
-                ServeArgs(storage=folder, **args),
+                ServeArgs(storage=folder, allow_anonymous=True, shards_in_routers=not arguments.shards_apart),
                 DeploymentSize(replicas=arguments.replicas),
                 port=PORT,
                 leave_serve=True,

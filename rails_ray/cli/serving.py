@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from rich.filesize import decimal
 
 from rails_ray.cli.base import EXIT_FAILED, AllowsCode, Stored, fail, load, out
 from rails_ray.cli.until_stopped import on_signals, telling
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rails_ray.on_ray.environment import ProxyPorts
 
 LOOK_S = 1.0  # between two looks at the file of keys
+WHERE = tyro.conf.create_mutex_group(required=False, title="where shards are")
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, which reads it when it is imported
 
 
@@ -67,7 +69,9 @@ class Serve(AllowsCode, Stored):
         replicas: Replicas of the router and of each shard. If left out: 1, or 2 in production, so that one may die.
         max_replicas: Most replicas when autoscaling on load. If left out: no autoscaling.
         shards_in_routers: Each router holds all shards and asks them without a call to another process, which a client
-            that asks alone gains by; the whole version must fit into the memory of each replica.
+            that asks alone gains by; the whole version must fit into the memory of each replica. With neither option:
+            for a version of at most 64 MB, unless --follow, --max-replicas or GPUs are given.
+        shards_apart: Each shard has replicas of its own.
         cpus: CPUs that each replica reserves.
         gpus: GPUs that each replica of a shard reserves, or each router with --shards-in-routers; may be a part of one.
         router_gpus: GPUs that each router without shards reserves to encode queries; may be a part of one. A CPU
@@ -102,7 +106,8 @@ class Serve(AllowsCode, Stored):
     port: int = 8000
     replicas: int | None = None
     max_replicas: int | None = None
-    shards_in_routers: bool = False
+    shards_in_routers: Annotated[bool, tyro.conf.FlagCreatePairsOff, WHERE] = False
+    shards_apart: Annotated[bool, tyro.conf.FlagCreatePairsOff, WHERE] = False
     cpus: float = 0.1
     gpus: float = 0
     router_gpus: float = 0
@@ -133,7 +138,7 @@ class Serve(AllowsCode, Stored):
             )
         load("serve", on_cluster=not self.print_config)
         from rails_ray.on_ray.environment import ray_address, set_profile
-        from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, commented, serve_config
+        from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, commented, fits_routers, serve_config
         from rails_ray.serving.http.ports import LOOPBACK, check_port, check_port_number
 
         host = self.host or ("0.0.0.0" if self.profile == "production" else "127.0.0.1")
@@ -158,6 +163,7 @@ class Serve(AllowsCode, Stored):
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.serving.app import ranker_of_family, served
         from rails_ray.storage.filesystem import Storage
+        from rails_ray.storage.usage import sizes_of
 
         self.check_who_gets_in()
         cutoff = cutoff_of(self.cutoff)
@@ -174,6 +180,8 @@ class Serve(AllowsCode, Stored):
         allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
         version = Version.published(Storage(self.storage), self.version, allowed)
         version.family.check_code(has_ranker=bool(self.ranker.path))
+        size_bytes = sum(sizes_of(version.described).values())
+        is_small = not self.shards_apart and fits_routers(size_bytes, placement, self.follows_every_s)
         ranker = self._ranker(ranker_of_family(version.family))
         arguments = ServeArgs(
             storage=str(version.storage),
@@ -181,7 +189,7 @@ class Serve(AllowsCode, Stored):
             keys_file=None if self.keys_file is None else str(expanded(self.keys_file).absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
-            shards_in_routers=self.shards_in_routers,
+            shards_in_routers=self.shards_in_routers or is_small,
             shadow_fraction=self.shadow_fraction,
             allow_origins=list(self.allow_origins),
             follow_s=self.follows_every_s,
@@ -207,6 +215,8 @@ class Serve(AllowsCode, Stored):
                 url = stack.enter_context(served(arguments, placement, host=host, port=self.port, leave_serve=is_own))
             check_stop = on_signals()  # in place of Ray's stack trace at SIGTERM
             tell = telling(arguments.keys_file)
+            if arguments.shards_in_routers and not self.shards_in_routers:
+                out.print(f"each router holds the whole version, {decimal(size_bytes)}, if not --shards-apart")
             self.say_where(url)
 
             def look() -> None:
@@ -248,6 +258,7 @@ class Serve(AllowsCode, Stored):
             "--replicas": self.replicas not in (None, 1),
             "--max-replicas": self.max_replicas is not None,
             "--shards-in-routers": self.shards_in_routers,
+            "--shards-apart": self.shards_apart,
             "--print-config": self.print_config,
             "--cpus": self.cpus != Serve.cpus,
             "--nodes": self.nodes is not None,

@@ -11,6 +11,7 @@ import yaml
 
 from rails_ray.cli import serving, until_stopped
 from rails_ray.cli.main import EXIT_BAD_ARGUMENT, main
+from rails_ray.on_ray.serving import plan
 from rails_ray.schema.deployment import RankerArgs
 from rails_ray.storage import versions
 from rails_ray.storage.filesystem import Storage
@@ -144,6 +145,46 @@ def test_a_printed_config_may_have_the_shards_in_the_routers(
     (application,) = yaml.safe_load(capsys.readouterr().out)["applications"]
     assert application["args"]["shards_in_routers"] is True
     assert [deployment["name"] for deployment in application["deployments"]] == ["Router"]
+
+
+@pytest.mark.parametrize(
+    ("options", "most_bytes", "are_in_routers"),
+    [
+        ([], plan.SMALL_BYTES, True),
+        (["--profile", "production", "--replicas", "3", "--cpus", "2"], plan.SMALL_BYTES, True),
+        (["--shards-apart"], plan.SMALL_BYTES, False),
+        (["--follow"], plan.SMALL_BYTES, False),
+        (["--max-replicas", "4"], plan.SMALL_BYTES, False),
+        (["--gpus", "0.5"], plan.SMALL_BYTES, False),
+        (["--router-gpus", "0.1"], plan.SMALL_BYTES, False),
+        ([], 100, False),
+        (["--follow", "--shards-in-routers"], 100, True),
+    ],
+)
+def test_routers_hold_the_shards_of_a_small_version(
+    options: list[str],
+    most_bytes: int,
+    are_in_routers: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Storage(str(tmp_path))
+    versions.publish(store, encode(store, "v1", [3, 2]), "2026-01-01T00:00:00Z")
+    monkeypatch.setattr(plan, "SMALL_BYTES", most_bytes)
+    arguments = ["serve", "--print-config", "--allow-anonymous", "--storage", str(tmp_path), *options]
+    assert main(arguments) == 0
+    (application,) = yaml.safe_load(capsys.readouterr().out)["applications"]
+    assert application["args"].get("shards_in_routers", False) is are_in_routers
+    names = [deployment["name"] for deployment in application["deployments"]]
+    assert names == ["Router"] + ["Shard000", "Shard001"] * (not are_in_routers)
+
+
+def test_shards_are_in_one_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["serve", "--allow-anonymous", "--storage", str(tmp_path), "--shards-apart", "--shards-in-routers"]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "--shards-apart and --shards-in-routers are not allowed together" in capfd.readouterr().err
 
 
 PORTS = ("--haproxy.stats-port", "--haproxy.metrics-port", "--haproxy.fallback-port")

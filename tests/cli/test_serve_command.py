@@ -72,6 +72,13 @@ def serving(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Iter
             thread.join()
 
 
+def test_it_says_that_routers_hold_a_small_version(serving: Serving) -> None:
+    assert serving.heard("each router holds the whole version, ")
+    named = [" ".join(process.cmdline()) for process in processes.with_token(serving.token)]
+    assert any("ServeReplica:rails-ray:Router" in title for title in named)
+    assert not any("ServeReplica:rails-ray:Shard" in title for title in named)
+
+
 def test_nothing_listens_on_all_interfaces_but_what_asks_for_rays_token(serving: Serving) -> None:
     open_ports = {
         connection.laddr.port

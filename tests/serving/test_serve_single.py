@@ -154,6 +154,7 @@ def test_queries_are_on_standard_error_if_that_is_asked_for(root: Path, options:
         (["--haproxy.stats-port", "7001"], "must be without --haproxy options, got both"),
         (["--print-config"], "must be without --print-config, got both"),
         (["--shards-in-routers"], "must be without --shards-in-routers, got both"),
+        (["--shards-apart"], "must be without --shards-apart, got both"),
         (["--allow-anonymous", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["--allow-anonymous", "--workers", "2", "--gpus", "1"], "--workers must be 1 with --gpus, got 2"),
         (

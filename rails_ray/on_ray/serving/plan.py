@@ -28,6 +28,7 @@ ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
 # routers whose requests cannot be batched.
 QUEUED_OF_SHARD = 128
 POLICY_OF_SHARD = "rails_ray.on_ray.serving.scaling:by_all_calls"  # Serve's controller imports it
+SMALL_BYTES = 64_000_000  # of a version that is read and searched in milliseconds
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
 
 
@@ -146,6 +147,17 @@ class DeploymentSize:
         bounds = (most for most in range(1, replicas) if sum(min(most, room) for room in rooms) >= replicas)
         bound = next(bounds, None)
         return {} if bound is None else {"max_replicas_per_node": bound}
+
+
+def fits_routers(size_bytes: int, placement: DeploymentSize, follow_s: float | None) -> bool:
+    """Return whether routers hold the shards of a version where nobody says where they are: it is small, and it is
+    neither followed by versions of unknown size nor given GPUs or replicas by load.
+
+    Args:
+        size_bytes: of all files of the version.
+    """
+    is_scaled = placement.max_replicas is not None or placement.num_gpus > 0 or placement.router_gpus > 0
+    return size_bytes <= SMALL_BYTES and follow_s is None and not is_scaled
 
 
 def shard_name(shard: int) -> str:
