@@ -34,7 +34,7 @@ def check_finite(query: QueryState) -> None:
     ValueError: if a number of the query is not finite.
     """
     for name, tensor in (("components", query.components), ("gate", query.gate)):
-        if tensor is None or math.isfinite(tensor.detach().sum()):  # a sum is not finite if a number is not
+        if tensor is None or math.isfinite(tensor.sum().item()):  # a sum is not finite if a number is not
             continue
         if not tensor.isfinite().all():
             line = int((~tensor.isfinite().flatten(start_dim=1).all(dim=1)).nonzero()[0])

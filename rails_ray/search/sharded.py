@@ -9,13 +9,13 @@ merged score is compared with that.
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from rails_ray.kernels import top_k
 from rails_ray.kernels.top_k import TopK
-from rails_ray.search.scan import trimmed
 from rails_ray.search.spec import SearchResult, SearchSpec
 
 SAMPLED = 16  # one of so many scores of a list is looked at
@@ -27,13 +27,14 @@ def of_corpus(found: SearchResult, first_row: int) -> SearchResult:
     Args:
         first_row: the shard's first row in the corpus.
     """
-    is_there = found.scores > -torch.inf
-    return replace(found, item_rows=torch.where(is_there, found.item_rows + first_row, 0))
+    item_rows = np.where(found.scores.numpy() > -np.inf, found.item_rows.numpy() + first_row, 0)
+    return replace(found, item_rows=torch.from_numpy(item_rows))
 
 
 def merge(parts: Sequence[SearchResult], spec: SearchSpec, num_left: Int[Tensor, " B"]) -> SearchResult:
     """The corpus's answer, from all shards' answers to the same question, in the order of their rows and with rows of
-    the corpus. It has as many places as its longest list needs.
+    the corpus. It has as many places as its longest list needs. All are in the host's memory, where numpy takes a
+    fraction of torch's time for arrays so short.
 
     Args:
         num_left: items of these shards that the answer to each query may hold.
@@ -42,23 +43,24 @@ def merge(parts: Sequence[SearchResult], spec: SearchSpec, num_left: Int[Tensor,
     leading = _leading(parts, most)
     is_little = sum(part.k for part in leading) <= 2 * most
     best = top_k.merge_in_row_order(leading, most) if is_little else top_k.merge(leading, most)
-    reach = torch.full_like(parts[0].bound, torch.finfo(torch.float32).min)
+    scores = best.scores.numpy()
+    reach = np.full(len(scores), np.finfo(np.float32).min)
     if spec.threshold is not None:
-        reach = torch.maximum(spec.threshold.float(), reach)
-    num_above = (best.scores >= reach[:, None]).sum(dim=1)
-    num_kept = num_above.clamp(min=spec.least, max=spec.k)
-    place = torch.arange(best.k, device=best.scores.device)
-    best = trimmed(TopK(best.scores.masked_fill(place >= num_kept[:, None], -torch.inf), best.item_rows))
+        reach = np.maximum(spec.threshold.float().numpy(), reach)
+    num_above = (scores >= reach[:, None]).sum(axis=1)
+    scores = np.where(np.arange(best.k) < num_above.clip(spec.least, spec.k)[:, None], scores, np.float32(-np.inf))
+    is_there = scores > -np.inf
+    longest = int(is_there.sum(axis=1).max()) if len(scores) else 0
     if spec.threshold is None:  # shards that found fewer than k, as in the buckets of `inverted`, may fill a list
-        is_truncated = (num_above >= spec.k) & (num_left.to(num_above.device) > spec.k)
+        is_truncated = (num_above >= spec.k) & (num_left.numpy() > spec.k)
     else:
-        is_truncated = torch.stack([part.is_truncated for part in parts]).any(dim=0) | (num_above > spec.k)
+        is_truncated = np.any([part.is_truncated.numpy() for part in parts], axis=0) | (num_above > spec.k)
     return SearchResult(
-        scores=best.scores,
-        item_rows=best.item_rows.masked_fill(best.scores == -torch.inf, 0),
-        bound=torch.stack([part.bound for part in parts]).amax(dim=0),
-        is_truncated=is_truncated,
-        num_scored=torch.stack([part.num_scored for part in parts]).sum(dim=0),
+        scores=torch.from_numpy(scores[:, :longest]),
+        item_rows=torch.from_numpy(np.where(is_there, best.item_rows.numpy(), 0)[:, :longest]),
+        bound=torch.from_numpy(np.max([part.bound.numpy() for part in parts], axis=0)),
+        is_truncated=torch.from_numpy(is_truncated),
+        num_scored=torch.from_numpy(np.sum([part.num_scored.numpy() for part in parts], axis=0)),
         reasons=[next(filter(None, own), None) for own in zip(*(part.reasons for part in parts), strict=True)],
     )
 

@@ -23,7 +23,7 @@ from rails_ray.serving.http.access import Access
 from rails_ray.serving.http.admission import Admission
 from rails_ray.serving.http.deadlines import deadline_of, in_time, within
 from rails_ray.serving.http.origins import AllowedOrigins
-from rails_ray.serving.http.refusals import reads, refused_with
+from rails_ray.serving.http.refusals import DirectQuestions, Question, refused_with
 from rails_ray.serving.http.request_ids import RequestIds
 from rails_ray.serving.http.streaming import pieces, response_of
 from rails_ray.serving.http.traces import Traced, show_stages
@@ -90,6 +90,8 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         version="1",
         description="Retrieval with learned similarities: encode -> candidates -> score -> cut.",
     )
+    direct = dict[str, Question]()
+    api.add_middleware(DirectQuestions, questions=direct)
     api.add_middleware(Admission, access=lambda: server().access)
     refusals.install(api)
 
@@ -106,7 +108,6 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         responses=refused_with(*OF_A_QUESTION) | arrow.ANSWERS,
         openapi_extra=arrow.BODIES | deadlines.PARAMETERS,
     )
-    @reads(search_of)
     async def search(request: SearchRequest, http: Request) -> Response:
         """The best items for each query, cut to those worth returning. Bodies may also be in Arrow's stream format."""
         deadline_ms = deadline_of(http)
@@ -128,6 +129,8 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         show_stages(found.stages)
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
+
+    direct["/v1/search"] = Question(search_of, search)
 
     @api.post("/v1/explain", response_model=ExplainResponse, **QUESTION)
     async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:

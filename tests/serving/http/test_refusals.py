@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,13 +21,25 @@ from rails_ray.serving.http.refusals import read_json
 TEXT = b'{"queries": [{"text": "red"}]}'
 
 
-def application() -> FastAPI:
+def application(*, is_direct: bool = True) -> FastAPI:
+    """
+    Args:
+        is_direct: whether searches pass FastAPI by, as in a server.
+    """
     api = FastAPI()
-    refusals.install(api)
 
-    @api.post("/v1/search", responses={422: {"model": ErrorResponse}})
-    async def search(request: SearchRequest) -> dict[str, Any]:
-        return request.model_dump(exclude_defaults=True)
+    async def echo(request: SearchRequest, http: Request) -> Response:
+        if request.k == 7:
+            raise refusals.HTTPException(429, "7 is refused", {"Retry-After": "3"})
+        if request.k == 8:
+            raise ZeroDivisionError("8")
+        return JSONResponse(request.model_dump(exclude_defaults=True))
+
+    if is_direct:
+        question = refusals.Question(SearchRequest.model_validate, echo)
+        api.add_middleware(refusals.DirectQuestions, questions={"/v1/search": question})
+    refusals.install(api)
+    api.post("/v1/search", responses={422: {"model": ErrorResponse}})(echo)
 
     @api.post("/v1/explain", responses={422: {"model": ErrorResponse}})
     async def explain(request: ExplainRequest) -> dict[str, Any]:
@@ -66,6 +79,31 @@ def refusal(body: bytes | dict[str, Any], headers: dict[str, str] | None = None)
     assert response.status_code == 422
     assert list(response.json()) == ["error"]
     return response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body", [TEXT, b"", b"nothing", b'{"queries": [], "k": 0}', b'{"queries": [{"text": "red"}], "k": 7}']
+)
+@pytest.mark.parametrize("prefix", ["", "/shop"])
+def test_a_question_that_passes_fastapi_by_is_answered_alike(body: bytes, prefix: str) -> None:
+    answers = []
+    for is_direct in (True, False):
+        api = application(is_direct=is_direct)
+        api.root_path = prefix
+        answers.append(ask("POST", f"{prefix}/v1/search", body, api=api))
+    direct, through = answers
+    assert (direct.status_code, direct.json()) == (through.status_code, through.json())
+    assert direct.headers == through.headers
+
+
+def test_an_error_of_ours_is_not_hidden_from_the_server() -> None:
+    with pytest.raises(ZeroDivisionError):
+        search({"queries": [{"text": "red"}], "k": 8})
+
+
+def test_other_methods_are_refused_where_a_question_passes_fastapi_by() -> None:
+    assert ask("GET", "/v1/search").status_code == 405
+    assert ask("POST", "/v1/searching", TEXT).status_code == 404
 
 
 @pytest.mark.parametrize(
