@@ -83,7 +83,7 @@ class _JsonRoute(APIRoute):
 
 @dataclass(frozen=True)
 class Question:
-    """What is posted to a path.
+    """A question that is posted to a path.
 
     read: makes a request of a body's fields; raises pydantic's ValidationError if they are wrong.
     answer: the response to that request.
