@@ -181,7 +181,7 @@ class Serve(AllowsCode, Stored):
         version = Version.published(Storage(self.storage), self.version, allowed)
         version.family.check_code(has_ranker=bool(self.ranker.path))
         size_bytes = sum(sizes_of(version.described).values())
-        is_small = not self.shards_apart and fits_routers(size_bytes, placement, self.follows_every_s)
+        fits = not self.shards_apart and fits_routers(size_bytes, placement, self.follows_every_s)
         ranker = self._ranker(ranker_of_family(version.family))
         arguments = ServeArgs(
             storage=str(version.storage),
@@ -189,7 +189,7 @@ class Serve(AllowsCode, Stored):
             keys_file=None if self.keys_file is None else str(expanded(self.keys_file).absolute()),
             allow_anonymous=self.allow_anonymous,
             cutoff=cutoff,
-            shards_in_routers=self.shards_in_routers or is_small,
+            shards_in_routers=self.shards_in_routers or fits,
             shadow_fraction=self.shadow_fraction,
             allow_origins=list(self.allow_origins),
             follow_s=self.follows_every_s,
@@ -216,7 +216,7 @@ class Serve(AllowsCode, Stored):
             check_stop = on_signals()  # in place of Ray's stack trace at SIGTERM
             tell = telling(arguments.keys_file)
             if arguments.shards_in_routers and not self.shards_in_routers:
-                out.print(f"each router holds the whole version, {decimal(size_bytes)}, if not --shards-apart")
+                out.print(f"each router holds the whole version, {decimal(size_bytes)} (otherwise: --shards-apart)")
             self.say_where(url)
 
             def look() -> None:
