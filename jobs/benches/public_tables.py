@@ -8,7 +8,7 @@ the users' means over seeds. With `--trials`, each recipe's temperature, learnin
 among as many drawn settings, the same for all recipes.
 
     python -m jobs.benches.public_tables [--sets amazon-beauty] [--recipes sasrec sasrec-mol sasrec-mol-wide]
-        [--seeds 0 1 2] [--state FOLDER] [--width D] [--epochs N] [--trials N] [--device cuda]
+        [--seeds 0 1 2] [--state FOLDER] [--width D] [--negatives M] [--epochs N] [--trials N] [--device cuda]
     python -m jobs.benches.public_tables --only table
 
 A training that was cut off goes on from its last checkpoint under `--state`; what has ended is not repeated. A yes:
@@ -67,6 +67,7 @@ class Arguments:
         data: folder with the data sets.
         state: folder of checkpoints and ranks.
         width: of embeddings and components; by default the recipe's.
+        negatives: that a batch shares; by default the recipe's.
         epochs: at most; by default the recipe's steps.
         every: epochs between two validations; by default the recipe's steps.
         patience: epochs without a better validation that end a training; with `every`.
@@ -80,6 +81,7 @@ class Arguments:
     recipes: tuple[str, ...] = ("sasrec", "esasrec", "hstu", "sasrec-mol", "sasrec-mol-wide")
     seeds: tuple[int, ...] = (0, 1, 2)
     width: int = 0
+    negatives: int = 0
     epochs: float = 0.0
     every: float = 0.0
     patience: float = 20.0
@@ -121,6 +123,7 @@ class Run:
             "settings": hashlib.sha256(settings).hexdigest()[:8],
             "width": self.width,
             "numbers": own.numbers_of_item,
+            "negatives": own.negatives.num_items,
             "temperature": own.similarity.temperature,
             "learning_rate": self.config.training.learning_rate,
             "dropout": own.encoder.dropout,
@@ -175,7 +178,8 @@ def drawn(number: int) -> Values:
 
 def tried(run: Run, arguments: Arguments) -> dict[str, Any]:
     """Describe the trials that a run chooses among."""
-    return {"set": run.set, "recipe": run.recipe, "width": run.width, "epochs": arguments.trial_epochs}
+    facts = {"set": run.set, "recipe": run.recipe, "width": run.width, "epochs": arguments.trial_epochs}
+    return facts | ({"negatives": arguments.negatives} if arguments.negatives else {})
 
 
 def trials_of(run: Run, arguments: Arguments) -> list[dict[str, Any]]:
@@ -218,7 +222,10 @@ def config_of(recipe: str, name: str, read: DataSet, seed: int, arguments: Argum
         fields["width"] = arguments.width
         components = replace(components, width=arguments.width)
     similarity = replace(own.similarity, temperature=values.get("temperature", own.similarity.temperature))
-    config = config.with_family(encoder=replace(own.encoder, **fields), components=components, similarity=similarity)
+    negatives = replace(own.negatives, num_items=arguments.negatives or own.negatives.num_items)
+    config = config.with_family(
+        encoder=replace(own.encoder, **fields), components=components, similarity=similarity, negatives=negatives
+    )
     training = replace(config.training, learning_rate=values.get("learning_rate", config.training.learning_rate))
     per_epoch = len(read.queries["train"]) / training.batch_size
     if arguments.epochs:
