@@ -66,11 +66,13 @@ class Serve(AllowsCode, Stored):
         haproxy: Ports of profile production, next to the one of the requests.
         host: Address to listen on. If left out: 127.0.0.1, or 0.0.0.0 in production.
         port: HTTP port.
-        replicas: Replicas of the router and of each shard. If left out: 1, or 2 in production, so that one may die.
+        replicas: Replicas of the router and of each shard that is apart. If left out: 1, or 2 in production, so that
+            one may die.
         max_replicas: Most replicas when autoscaling on load. If left out: no autoscaling.
         shards_in_routers: Each router holds all shards and asks them without a call to another process, which a client
-            that asks alone gains by; the whole version must fit into the memory of each replica. With neither option:
-            for a version of at most 64 MB, unless --follow, --max-replicas or GPUs are given.
+            that asks alone gains by; the whole version must fit into the memory of each replica. If neither this nor
+            --shards-apart is given, routers hold a version of at most 64 MB, unless --follow, --max-replicas or GPUs
+            are given.
         shards_apart: Each shard has replicas of its own.
         cpus: CPUs that each replica reserves.
         gpus: GPUs that each replica of a shard reserves, or each router with --shards-in-routers; may be a part of one.
@@ -94,7 +96,7 @@ class Serve(AllowsCode, Stored):
         follow_s: Seconds between two looks at what is current.
         change_items: Answer POST and DELETE of /v1/items, for keys with the scope admin, which change the current
             version in the storage.
-        print_config: Print a config for `serve deploy`, with one deployment per shard, and exit.
+        print_config: Print a config for `serve deploy`, and exit.
     """
 
     version: str | None = None
@@ -107,7 +109,9 @@ class Serve(AllowsCode, Stored):
     replicas: int | None = None
     max_replicas: int | None = None
     shards_in_routers: Annotated[bool, tyro.conf.FlagCreatePairsOff, WHERE] = False
-    shards_apart: Annotated[bool, tyro.conf.FlagCreatePairsOff, WHERE] = False
+    shards_apart: Annotated[
+        bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(aliases=("--no-shards-in-routers",)), WHERE
+    ] = False
     cpus: float = 0.1
     gpus: float = 0
     router_gpus: float = 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 NO_ROW = 2**62  # beyond every item row
@@ -46,11 +47,11 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
     if scores.is_cuda and scores.dtype == torch.float32:
         return select_by_tiles(scores, k, item_rows)
     best, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
-    values = best.numpy(force=True)  # looked at by numpy, which takes a fifth of torch's time for so few
+    values = _as_array(best)  # looked at by numpy, which takes a fifth of torch's time for so few
     if np.isnan(values[:, :1]).any():  # topk counts NaN as the largest, so that it shows if there is any
         scores = scores.masked_fill(scores.isnan(), -torch.inf)
         best, columns = scores.topk(best.shape[1], dim=1)
-        values = best.numpy(force=True)
+        values = _as_array(best)
     # topk chooses freely among equal items: lines that have some are put in order, and where it could have taken
     # another one for the k-th, the lower rows are taken.
     is_open = (values[:, k:] == values[:, max(k - 1, 0) : k]).any(axis=1)
@@ -63,6 +64,12 @@ def select(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] |
     if is_equal.any():
         _put_in_order(best, found, torch.from_numpy(is_equal).to(scores.device))
     return TopK(best, found)
+
+
+def _as_array(values: Float[Tensor, "B k"]) -> Float[np.ndarray, "B k"]:
+    """The values as numpy has them, which knows no bfloat16."""
+    found: NDArray[np.floating] = (values.float() if values.dtype == torch.bfloat16 else values).numpy(force=True)
+    return found
 
 
 def select_by_tiles(scores: Float[Tensor, "B X"], k: int, item_rows: Int[Tensor, "B X"] | None = None) -> TopK:

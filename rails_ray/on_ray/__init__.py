@@ -7,7 +7,7 @@
     compare(storage, run)       -> a sentence   one task: its mixture beside a dot product of as many numbers
     fill(storage, name, ...)    -> a matrix     Ray Data: a heavy ranker's scores, as a data set to train on
     calibrate(storage, ...)     -> a report     one task; stores the calibration beside the version
-    serving                     -> HTTP         Ray Serve: a router, a deployment per shard
+    serving                     -> HTTP         Ray Serve: routers, and shards in them or apart
 
 Each function runs on the cluster that the process is connected to; see `cluster`. Its module is imported at first use:
 a replica of the server needs neither Ray Train nor Ray Data, and importing them takes longer than all else it imports.

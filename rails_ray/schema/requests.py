@@ -138,7 +138,9 @@ class _Search(Strict):
     fields: Annotated[list[str], Field(max_length=100)] = Field(
         default=[], description="Attributes that the answer tells of each item."
     )
-    min_coverage: Share = Field(1.0, description="Answer if at least this share of the items could be searched.")
+    min_coverage: Share = Field(
+        1.0, description="Answer if at least this share of the items could be searched, where shards are apart."
+    )
     budget: BudgetInput | None = Field(
         None,
         description="Rerank what the search finds by the heavy ranker of the deployment, within a budget of calls; "

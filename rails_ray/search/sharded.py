@@ -22,7 +22,7 @@ SAMPLED = 16  # one of so many scores of a list is looked at
 
 
 def of_corpus(found: SearchResult, first_row: int) -> SearchResult:
-    """Translate what a shard found to rows of the corpus.
+    """Translate what a shard found, in the host's memory, to rows of the corpus.
 
     Args:
         first_row: the shard's first row in the corpus.

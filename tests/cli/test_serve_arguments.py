@@ -153,6 +153,7 @@ def test_a_printed_config_may_have_the_shards_in_the_routers(
         ([], plan.SMALL_BYTES, True),
         (["--profile", "production", "--replicas", "3", "--cpus", "2"], plan.SMALL_BYTES, True),
         (["--shards-apart"], plan.SMALL_BYTES, False),
+        (["--no-shards-in-routers"], plan.SMALL_BYTES, False),
         (["--follow"], plan.SMALL_BYTES, False),
         (["--max-replicas", "4"], plan.SMALL_BYTES, False),
         (["--gpus", "0.5"], plan.SMALL_BYTES, False),

@@ -53,3 +53,10 @@ def test_distinct_rows(lines: list[list[tuple[int, bool]]]) -> None:
     expected = [sorted({row for row, there in line if there}) for line in lines]
     assert [line[own].tolist() for line, own in zip(once, has, strict=True)] == expected
     assert once.shape[1] == max(map(len, expected), default=0)
+
+
+def test_scores_of_bfloat16_are_in_order_too() -> None:
+    scores = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0]], dtype=torch.bfloat16)
+    found = select(scores, 2)
+    assert found.scores.tolist() == [[3.0, 3.0]]
+    assert found.item_rows.tolist() == [[1, 2]]

@@ -121,6 +121,6 @@ def commands(corpus: PlannedCorpus, made: Plan) -> list[str]:
         encode += f" --dtype {STORED_AS[corpus.shape.dtype]}"
     if corpus.search.index != "flat":
         encode += f" --index {corpus.search.index} --index-of {INDEX_OF[corpus.search.method]}"
-    reserved = "--gpus 1" if corpus.machine.is_gpu else f"--cpus {measured.CORES}"
+    reserved = "--gpus 1" if corpus.machine.is_gpu else f"--cpus {measured.CORES} --shards-apart"
     serve = f"rails-ray serve --profile production --keys-file keys --replicas {made.num_replicas} {reserved}"
     return [encode, f"{serve} --print-config"]

@@ -1,4 +1,4 @@
-"""Serving over HTTP: a router, and one deployment per shard of the corpus, around `rails_ray.serving` and
+"""Serving over HTTP: routers, and a deployment per shard unless routers hold them, around `rails_ray.serving` and
 `rails_ray.serving.http`.
 
 | member         | what it does                                                                       |

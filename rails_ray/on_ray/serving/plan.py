@@ -28,7 +28,7 @@ ONGOING_OF_ROUTER, ONGOING_OF_SHARD = 2000, 32
 # routers whose requests cannot be batched.
 QUEUED_OF_SHARD = 128
 POLICY_OF_SHARD = "rails_ray.on_ray.serving.scaling:by_all_calls"  # Serve's controller imports it
-SMALL_BYTES = 64_000_000  # of a version that is read and searched in milliseconds
+SMALL_BYTES = 64_000_000  # of a version that is searched in milliseconds
 TARGET_ONGOING = 8  # average per replica above which autoscaling adds one: a quarter of a shard's limit
 
 
@@ -150,8 +150,8 @@ class DeploymentSize:
 
 
 def fits_routers(size_bytes: int, placement: DeploymentSize, follow_s: float | None) -> bool:
-    """Return whether routers hold the shards of a version where nobody says where they are: it is small, and it is
-    neither followed by versions of unknown size nor given GPUs or replicas by load.
+    """Return whether routers hold the shards of a version by default: the version is small, no other version will
+    follow it, and neither GPUs nor autoscaling are asked for.
 
     Args:
         size_bytes: of all files of the version.
@@ -275,7 +275,9 @@ def commented(config: dict[str, Any], profile: Profile, ports: ProxyPorts = Prox
         f"# rails-ray {shards}, profile {profile}; made by `rails-ray serve --print-config`.",
         "# Deploy it:  serve deploy THIS_FILE --address http://HEAD:8265",
         "# A deployment that the version does not have is refused, and what was deployed before goes on serving;",
-        "# a shard that is not named here runs with one replica: print anew for a version of more shards.",
+        "# a shard that is not named here runs with one replica: print anew for a version of more shards."
+        if num_shards
+        else "# each router reads the whole version, of any size: print anew for a larger one.",
     ]
     lines += [
         "#",

@@ -44,6 +44,12 @@ def refused_with(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorResponse} for status in statuses}
 
 
+def _path(scope: Any) -> str:
+    """The path of a request below any prefix."""
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path
+
+
 class _JsonRequest(Request):
     """A request whose body is JSON, whatever its header says: by default curl's header says form data."""
 
@@ -57,7 +63,7 @@ class _JsonRequest(Request):
         if encoding.lower() != "identity":
             raise HTTPException(415, f"the body must be sent without content-encoding, got {shortened(encoding)}")
         body = await self.body()
-        if self.scope["path"] not in IN_ARROW or not self._is_arrow:
+        if _path(self.scope) not in IN_ARROW or not self._is_arrow:
             return read_json(body)
         queries, rest = await asyncio.to_thread(arrow.read_queries, body)
         fields = read_json(rest)
@@ -104,8 +110,8 @@ class Question:
 
 
 class DirectQuestions:
-    """An ASGI application in front of another: it answers some questions itself, as FastAPI's layers take a thirtieth
-    of the time of a small search to read one and to pass its answer on.
+    """An ASGI application in front of another: it answers some questions itself. FastAPI's layers take two or three
+    hundredths of the time of a small search.
 
     Args:
         questions: by path, below any prefix.
@@ -117,7 +123,7 @@ class DirectQuestions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         question = None
         if scope["type"] == "http" and scope["method"] == "POST":
-            question = self._questions.get(scope["path"].removeprefix(scope.get("root_path", "")))
+            question = self._questions.get(_path(scope))
         if question is None:
             await self._app(scope, receive, send)
             return

@@ -41,6 +41,7 @@ def test_the_command_prints_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     ("options", "expected"),
     [
         ("--items 1M --similarity dot", "dot product 1 x 1 x 64, fp32, brute_force, 1 query a request, on 2 CPU cores"),
+        ("--items 1M --similarity dot", "--cpus 2 --shards-apart --print-config"),
         ("--items 1M --similarity dot", "They lie within a factor of 1.8 of all rows"),
         ("--items 4k --gpu h200", "No GPU is needed: as many replicas of 2 CPU cores each meet the demand."),
         ("--items 4k --gpu h200", "Availability sets the 2 replicas of each shard: 2 GPUs in all."),

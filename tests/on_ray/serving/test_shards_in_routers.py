@@ -169,6 +169,8 @@ def test_the_application_and_its_config_have_no_shards(tmp_path: Path) -> None:
     assert "# rails-ray with all shards in each router, profile production;" in text
     assert "shards_in_routers: true  # each replica of the router has the memory of the whole version\n" in text
     assert "Routers call" not in text
+    assert "# each router reads the whole version, of any size: print anew for a larger one.\n" in text
+    assert "a shard that is not named" not in text
     assert ServeArgs.model_validate(config["applications"][0]["args"]) == args
 
 

@@ -1,11 +1,13 @@
 """What cannot be answered, by an application with the router's handlers and requests that only says what it read."""
 
 import asyncio
+import io
 import json
 import warnings
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -94,6 +96,19 @@ def test_a_question_that_passes_fastapi_by_is_answered_alike(body: bytes, prefix
     direct, through = answers
     assert (direct.status_code, direct.json()) == (through.status_code, through.json())
     assert direct.headers == through.headers
+
+
+def test_arrow_is_read_below_a_prefix() -> None:
+    stream = io.BytesIO()
+    queries = pa.table({"text": ["red"]}).replace_schema_metadata({"search": '{"k": 3}'})
+    with pa.ipc.new_stream(stream, queries.schema) as writer:
+        writer.write_table(queries)
+    for prefix in ("", "/shop"):
+        api = application()
+        api.root_path = prefix
+        headers = {"content-type": "application/vnd.apache.arrow.stream"}
+        answer = ask("POST", f"{prefix}/v1/search", stream.getvalue(), headers, api)
+        assert (answer.status_code, answer.json()["k"]) == (200, 3), answer.text
 
 
 def test_an_error_of_ours_is_not_hidden_from_the_server() -> None:
