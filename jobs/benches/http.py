@@ -48,7 +48,7 @@ from rails_ray.on_ray.serving.app import served
 from rails_ray.on_ray.serving.plan import DeploymentSize, ServeArgs, fits_routers
 from rails_ray.storage import runs
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.usage import sizes_of
+from rails_ray.storage.usage import size_of
 
 PORT = 8321
 TURN = 25  # requests of one kind before it is the other's turn
@@ -164,9 +164,9 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 
 def routers_hold(storage: str) -> bool:
-    """Whether `rails-ray serve` has the shards of the current version in its routers."""
+    """Decide as `rails-ray serve` does by default if routers hold the shards of the current version."""
     version = Version.published(Storage(storage))
-    return fits_routers(sum(sizes_of(version.described).values()), DeploymentSize(), None)
+    return fits_routers(size_of(version.described), DeploymentSize(), None)
 
 
 def processes() -> dict[str, list[psutil.Process]]:

@@ -16,7 +16,7 @@ from rails_ray.serving.churn import COVERAGE, KS, AnswersDiff, compare_answers
 from rails_ray.serving.search_defaults import USUAL
 from rails_ray.storage.comparing import ItemsDiff, compare_items, shared_bytes
 from rails_ray.storage.filesystem import Storage
-from rails_ray.storage.usage import sizes_of
+from rails_ray.storage.usage import size_of
 
 FORMAT = 1  # of the JSON
 SHOWN = 5  # ids of each kind
@@ -120,7 +120,7 @@ def _compared(version: Version, calibration: StoredCalibration | None) -> Compar
     return ComparedVersion(
         version=version.name,
         num_items=version.described.num_live,
-        size_bytes=sum(sizes_of(version.described).values()),
+        size_bytes=size_of(version.described),
         index=None if index is None else f"{index.kind} {getattr(index, 'storage', 'fp32')}",
         search={"method": USUAL} if search is None else {"method": search.method, **search.params},
         calibrated_at=None if calibration is None else calibration.created_at,

@@ -167,7 +167,7 @@ class Serve(AllowsCode, Stored):
         from rails_ray.on_ray.cluster import cluster
         from rails_ray.on_ray.serving.app import ranker_of_family, served
         from rails_ray.storage.filesystem import Storage
-        from rails_ray.storage.usage import sizes_of
+        from rails_ray.storage.usage import size_of
 
         self.check_who_gets_in()
         cutoff = cutoff_of(self.cutoff)
@@ -184,7 +184,7 @@ class Serve(AllowsCode, Stored):
         allowed = AllowedCode.given(self.allow_code).also(self.ranker.path)
         version = Version.published(Storage(self.storage), self.version, allowed)
         version.family.check_code(has_ranker=bool(self.ranker.path))
-        size_bytes = sum(sizes_of(version.described).values())
+        size_bytes = size_of(version.described)
         fits = not self.shards_apart and fits_routers(size_bytes, placement, self.follows_every_s)
         ranker = self._ranker(ranker_of_family(version.family))
         arguments = ServeArgs(

@@ -57,3 +57,8 @@ def usage(storage: Storage) -> SharedSizes:
 def sizes_of(described: Encoded) -> dict[str, int]:
     """The size of each file of a version, by its path in storage."""
     return {location(described.home, entry): entry.size_bytes for entry in described.entries}
+
+
+def size_of(described: Encoded) -> int:
+    """The size of all files of a version, each counted once."""
+    return sum(sizes_of(described).values())

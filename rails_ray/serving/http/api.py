@@ -130,7 +130,7 @@ def api_of(server: Callable[[], Server]) -> FastAPI:
         answer.headers["server-timing"] = as_header(found.stages)
         return answer
 
-    direct["/v1/search"] = Question(search_of, search)
+    direct["/v1/search"] = Question(search_of, search)  # the route above is there for the documentation
 
     @api.post("/v1/explain", response_model=ExplainResponse, **QUESTION)
     async def explain(request: ExplainRequest, http: Request) -> ExplainResponse:
