@@ -20,7 +20,7 @@ from jobs.benches.gpu_measuring import Case
 from jobs.benches.gpu_system_setting import System
 from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig, to_json
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes.emoji import emoji_mol
 from rails_ray.families.recipes.solar import text_solar

@@ -22,7 +22,7 @@ from rails_ray.data.encoding import encode_items, query_batches
 from rails_ray.data.queries import Queries
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.config import InBatchNegatives
+from rails_ray.families.dual_encoder.negatives import InBatchNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.recipes import by_name
 from rails_ray.families.training_family import training_family

@@ -18,7 +18,8 @@ from jobs.benches import vectors
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEncoderConfig, UniformNegatives
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives, UniformNegatives
 from rails_ray.kernels.mol_scan import Activation
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.hstu import HstuConfig

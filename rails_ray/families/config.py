@@ -19,6 +19,7 @@ from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.rbe.config import RbeConfig
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
+from rails_ray.modules.encoders.histories import HistoryConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.encoders.two_tower import TwoTowerConfig
 from rails_ray.modules.encoders.words import FORMER
@@ -162,12 +163,15 @@ class RunConfig:
         return dataclasses.replace(self, family=dataclasses.replace(self.family, **fields))
 
     def with_width(self, width: int) -> "RunConfig":
-        """A copy whose family makes components of a width.
+        """A copy whose family makes components of a width; where these are what its encoder of histories makes, of an
+        encoder of that width.
 
         Raises:
             ValueError: if it makes none, or the width is below 1.
         """
-        components = getattr(self.family, "components", None)
+        components, encoder = (getattr(self.family, name, None) for name in ("components", "encoder"))
+        if isinstance(encoder, HistoryConfig) and components is not None and components.items == "given":
+            return self.with_family(encoder=dataclasses.replace(encoder, width=width))
         if components is None or components.items == "given":
             raise ValueError(f"width must be left out for {self.name}, which makes no components, got {width}")
         return self.with_family(components=dataclasses.replace(components, width=width))

@@ -136,7 +136,7 @@ class ByComponents:
         self.items = items
         self.scorer = similarity.prepared()
         self.brute_force = BruteForce(self.scorer, items)
-        longest = 1.0 if self.scorer.has_unit_vectors else longest_component(items)
+        longest = 1.0 if self.scorer.has_bounded_vectors else longest_component(items)
         self.first_stage = FirstStage(items, indexes, longest=longest)
         self.exact: Retriever[QueryState] = self.brute_force
         self.is_on_gpu = items.taken(slice(0, 1)).components.is_cuda

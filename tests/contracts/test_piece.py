@@ -15,7 +15,12 @@ import torch
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.config import HardNegatives, InBatchNegatives, MixedNegatives, PopularityNegatives
+from rails_ray.families.dual_encoder.negatives import (
+    HardNegatives,
+    InBatchNegatives,
+    MixedNegatives,
+    PopularityNegatives,
+)
 from rails_ray.families.training_family import training_family
 from rails_ray.modules.encoders.hstu import HstuConfig
 from rails_ray.modules.encoders.text import TransformerConfig

@@ -5,16 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rails_ray.cli.encode import Encode
 from rails_ray.families import config, recipes
 from rails_ray.families.config import DataConfig, RunConfig
-from rails_ray.families.dual_encoder.config import (
+from rails_ray.families.dual_encoder.config import Loss
+from rails_ray.families.dual_encoder.negatives import (
     CrossDeviceNegatives,
     InBatchNegatives,
-    Loss,
     Negatives,
     UniformNegatives,
 )
@@ -46,6 +47,7 @@ from support.examples import (
     small_history_config,
     small_named_config,
     small_solar_config,
+    small_vector_config,
 )
 
 
@@ -215,6 +217,26 @@ def test_a_mixture_begins_as_a_dot_product() -> None:
     assert torch.allclose(gates[:, :, is_open], torch.tensor(0.5), atol=0.2)
 
 
+def test_a_history_is_its_only_component_as_it_is() -> None:
+    """Neither side has a projection, an item's component is its embedding, and the encoder's width is a component's."""
+    loss = ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0)
+    config = small_history_config("dot product").with_family(
+        components=replace(AS_THEY_ARE, lengths="at_most_one"), loss=loss
+    )
+    assert config.family.numbers_of_item == 8
+    assert config.with_width(12).family.encoder.width == config.with_width(12).family.numbers_of_item == 12
+    family = DualEncoderTraining.of(config)
+    assert family.cutoff_support.has_bounded_scores
+    assert family.cutoff_support.width is None  # scores are no cosines
+    model = family.model().eval()
+    items = model.encode_items(model.item_features(np.arange(9)))
+    assert torch.equal(items.components[:, 0], model.encoder.embeddings.weight)  # shorter than 1
+    query = model.encode_queries(model.query_features([[1, 2], [8]]))
+    assert query.components.norm(dim=2).allclose(torch.ones(2, 1))  # of a LayerNorm, longer than 1
+    names = {name for name, own in model.named_parameters() if own.requires_grad}
+    assert not any(name.startswith(("query_components", "item_components")) for name in names)
+
+
 def test_a_gate_reads_what_its_config_says() -> None:
     config = small_config()
     similarity = replace(config.family.similarity, gate_inputs=("item",))
@@ -230,6 +252,7 @@ NAMED = small_named_config()
 
 
 HISTORIES = small_history_config()
+AS_THEY_ARE = ComponentsConfig(queries="given", items="given")
 SOLAR = small_solar_config()
 
 
@@ -275,6 +298,27 @@ SOLAR = small_solar_config()
             r"similarity\.kind mixture_of_logits, got projected and projected under mixture_of_logits",
         ),
         (NAMED, {"similarity": DotProductConfig()}, "got given and given under dot_product"),
+        (
+            small_history_config("dot product"),
+            {"components": ComponentsConfig(items="given")},
+            r"components\.queries must be given where components\.items are given for a model of histories, got proj",
+        ),
+        (
+            small_history_config("dot product"),
+            {"components": AS_THEY_ARE},
+            r"components\.queries must be projected for loss\.kind beta_nce, got given: each query has a tau_q",
+        ),
+        (HISTORIES, {"loss": NoneConfig()}, r"loss\.kind must not be none for a model of histories, .* got none"),
+        (
+            small_config("dot product"),
+            {"components": AS_THEY_ARE},
+            r"components\.items must be projected for encoder\.kind two_tower, got given: only frozen vectors and hist",
+        ),
+        (
+            small_vector_config("cosine"),
+            {"components": ComponentsConfig(queries="given", items="given", lengths="at_most_one")},
+            r"components\.lengths must be one for vectors as they are, got at_most_one: they are compared by cosines",
+        ),
         (NAMED, {"loss": NoneConfig()}, r"loss\.kind must not be none for encoder\.kind named_vectors, .* got none"),
     ],
 )
@@ -313,6 +357,7 @@ def test_negatives_choose_what_queries_are_compared_with(negatives: Negatives, c
         (TEXTS.training, "schedule", "schedule must be one of linear, constant, got 'other'"),
         (SasrecConfig(), "layers", "layers must be one of transformer, ligr, got 'other'"),
         (SasrecConfig(), "positions_from", "positions_from must be one of oldest, newest, got 'other'"),
+        (ComponentsConfig(), "lengths", "lengths must be one of one, at_most_one, got 'other'"),
         (TransformerConfig(), "pooling", "pooling must be mean or aggregation, got 'other'"),
         (SOLAR.family.similarity, "values", "values must be probability or logit, got 'other'"),
         (SOLAR.family.encoder, "codes", "codes must be one of balanced, hashed, got 'other'"),

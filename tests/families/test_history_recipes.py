@@ -9,7 +9,8 @@ import pytest
 from rails_ray.families import recipes
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.negatives import UniformNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.hstu import HstuConfig

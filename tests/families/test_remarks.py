@@ -10,7 +10,7 @@ import pytest
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.config import HardNegatives, UniformNegatives
+from rails_ray.families.dual_encoder.negatives import HardNegatives, UniformNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.running import begin
 from rails_ray.modules.schedule import TrainingConfig

@@ -10,7 +10,7 @@ import pytest
 
 from rails_ray import on_ray
 from rails_ray.families.config import DataConfig, RunConfig
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.storage import manifest, runs
 from rails_ray.storage.filesystem import Storage
 from support.command_line import options_of

@@ -16,7 +16,7 @@ from jobs.benches.nodes import ServedOnNodes
 from jobs.benches.nodes_cluster import SeveralNodes, several_nodes
 from rails_ray.families import config, encoding
 from rails_ray.families.config import DataConfig, RunConfig
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.families.encoding import EncodeOptions
 from rails_ray.families.in_process import InProcess
 from rails_ray.on_ray.environment import ENVIRONMENT

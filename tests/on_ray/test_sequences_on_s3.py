@@ -17,7 +17,8 @@ from rails_ray.data.encoding import encode_items
 from rails_ray.errors import DamagedError, NotFoundError, StorageError
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
-from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.negatives import UniformNegatives
 from rails_ray.families.version import Version
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.sasrec import SasrecConfig

@@ -15,7 +15,7 @@ from rails_ray.errors import TrainingError
 from rails_ray.families import recipes
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import read_data
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.families.training_family import training_family
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules import weight_files

@@ -21,8 +21,9 @@ from rails_ray.data.queries import ItemLists, Queries, Visits
 from rails_ray.families.bm25.config import Bm25Config
 from rails_ray.families.config import DataConfig, RunConfig, to_json
 from rails_ray.families.data import read_data
-from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.negatives import UniformNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.solar.config import SolarConfig
 from rails_ray.families.solar.train import SolarTraining

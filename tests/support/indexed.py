@@ -35,7 +35,16 @@ from support.searchers import first_numbers, with_surrogate
 
 NUM_QUERIES, NUM_ITEMS, NUM_LISTS, TOLERANCE = 6, 90, 6, 2e-5
 CUTS = {1: (NUM_ITEMS,), 3: (40, 7, 43)}
-VECTORS = ("dot product", "long dot product", "flat mixture", "sharp mixture", "surrogate")
+VECTORS = (
+    "dot product",
+    "long dot product",
+    "short dot product",
+    "flat mixture",
+    "sharp mixture",
+    "short mixture",
+    "surrogate",
+)
+LENGTHS = {"long dot product": (0.2, 3), "short dot product": (0.05, 1), "short mixture": (0.05, 1)}  # of items
 NAMES = (
     *((kind, index) for kind in VECTORS for index in ("no index", *KINDS)),
     *((kind, "codes") for kind in ("quantized", "beside vectors", "without FAISS", "buckets", "terms")),
@@ -99,12 +108,13 @@ def _made(kind: str, index: str, num_queries: int) -> tuple[Any, Any, list[list[
         return query, items, mixture(query, scored).scores.tolist(), by_codes
     similarity, pairs = {
         "dot product": (DotProduct(DotProductConfig()), (1, 1)),
-        "long dot product": (DotProduct(DotProductConfig(), has_unit_vectors=False), (1, 1)),
+        "long dot product": (DotProduct(DotProductConfig(), has_bounded_vectors=False), (1, 1)),
+        "short dot product": (DotProduct(DotProductConfig()), (1, 1)),
         "sharp mixture": (sharp_mixture(), (2, 3)),
     }.get(kind, (small_mixture(), (2, 3)))
     query, items = random_states(num_queries, NUM_ITEMS, p_q=pairs[0], p_x=pairs[1], width=8)
-    if kind == "long dot product":
-        lengths = torch.linspace(0.2, 3, NUM_ITEMS)[torch.randperm(NUM_ITEMS, generator=torch.manual_seed(1))]
+    if kind in LENGTHS:
+        lengths = torch.linspace(*LENGTHS[kind], NUM_ITEMS)[torch.randperm(NUM_ITEMS, generator=torch.manual_seed(1))]
         items = ItemState(items.components * lengths[:, None, None], items.gate, items.average * lengths[:, None])
     surrogate = first_numbers if kind == "surrogate" else None
     items = items if surrogate is None else with_surrogate(items)

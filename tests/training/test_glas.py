@@ -12,8 +12,8 @@ from rails_ray.data.batch import PairSampler, relevance_of
 from rails_ray.families import recipes
 from rails_ray.families.config import DataConfig, RunConfig, from_json, to_json
 from rails_ray.families.data import read_data
-from rails_ray.families.dual_encoder.config import InBatchNegatives
 from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.negatives import InBatchNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.losses.glas import CoOccurrence

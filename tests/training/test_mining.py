@@ -8,7 +8,7 @@ import torch
 
 from rails_ray.data.dataset import DataSet, Texts
 from rails_ray.data.queries import ItemLists, Queries
-from rails_ray.families.dual_encoder.config import HardNegatives
+from rails_ray.families.dual_encoder.negatives import HardNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.storage.ids import ItemIds

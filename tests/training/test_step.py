@@ -8,7 +8,8 @@ import oracles.vectors
 from rails_ray.data.batch import PairSampler, TrainingBatch
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, Loss
+from rails_ray.families.dual_encoder.config import Loss
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, PointwiseConfig, TermsConfig

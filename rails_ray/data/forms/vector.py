@@ -58,7 +58,7 @@ class VectorReader:
     @property
     def most(self) -> float:
         """The largest number that a query may hold."""
-        has_length = not getattr(self.model.similarity, "has_unit_vectors", False)  # SOLAR reads vectors as they are
+        has_length = not getattr(self.model.similarity, "has_bounded_vectors", False)  # SOLAR reads vectors as they are
         return LARGEST_NUMBER if has_length else LARGEST_FLOAT
 
     def batch_of(self, vectors: NDArray[np.float32]) -> DenseRows | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
-from rails_ray.data.batch import SharedBy
+from rails_ray.families.dual_encoder.negatives import DrawnNegatives, Negatives, UniformNegatives
 from rails_ray.families.vector_items.storing import FullItems, IndexOf, Items, PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.frozen import FunctionConfig, SentenceTransformerConfig
@@ -43,119 +43,6 @@ Encoder = (
 )
 Similarity = MixtureOfLogitsConfig | DotProductConfig
 Loss = ContrastiveConfig | PointwiseConfig | MaximumLikelihoodConfig | NoneConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrawnNegatives:
-    """Items drawn from the corpus.
-
-    Args:
-        num_items: N, items drawn at a time; in text data the positives are among them.
-        shared_by: queries that share the drawn items: all of a step (`batch`), those of one history (`history`), or
-            none (`query`). Sharing widely is cheap; sharing little lets a step see more of the corpus.
-    """
-
-    num_items: int = 512
-    shared_by: SharedBy = "batch"
-
-    def __post_init__(self) -> None:
-        if self.num_items < 1:
-            raise ValueError(f"num_items must be at least 1, got {self.num_items}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class UniformNegatives(DrawnNegatives):
-    """Items drawn uniformly; see `DrawnNegatives`."""
-
-    kind: Literal["uniform"] = "uniform"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PopularityNegatives(DrawnNegatives):
-    """Items drawn as often as they answer training queries, to a power.
-
-    Args:
-        power: 0 draws all alike, 1 by how often they answer.
-        is_corrected: whether a negative counts for as many items as it stands for (the logQ correction).
-    """
-
-    kind: Literal["popularity"] = "popularity"
-    power: float = 1.0
-    is_corrected: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.power <= 1:
-            raise ValueError(f"power must be in [0, 1], got {self.power}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixedNegatives(DrawnNegatives):
-    """Uniform items and popular ones.
-
-    For texts and vectors, these are the positives of the other queries of a worker, and `num_items` drawn uniformly.
-    For histories, half of `num_items` are drawn by how often they come next.
-
-    Args:
-        is_corrected: as in `PopularityNegatives`.
-    """
-
-    kind: Literal["mixed"] = "mixed"
-    is_corrected: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class HardNegatives(DrawnNegatives):
-    """Items drawn uniformly, and the wrong items that the model ranks highest for the queries of a step.
-
-    Args:
-        num_hard: H, hard negatives of a query.
-        mine_every: steps between two searches for them; the first steps train without.
-    """
-
-    kind: Literal["hard"] = "hard"
-    num_hard: int = 1
-    mine_every: int = 500
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("num_hard", "mine_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class InBatchNegatives:
-    """The positives of the other queries of the same worker.
-
-    Args:
-        is_corrected: as in `PopularityNegatives`.
-    """
-
-    kind: Literal["in_batch"] = "in_batch"
-    is_corrected: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class CrossDeviceNegatives:
-    """The positives of the other queries of all workers.
-
-    Args:
-        block_size: items that a worker scores at once; blocks of embeddings then travel from worker to worker. 0
-            gathers all embeddings on each worker.
-    """
-
-    kind: Literal["cross_device"] = "cross_device"
-    block_size: int = 0
-
-    def __post_init__(self) -> None:
-        if self.block_size < 0:
-            raise ValueError(f"block_size must be at least 0, got {self.block_size}")
-
-
-Negatives = (
-    UniformNegatives | PopularityNegatives | MixedNegatives | HardNegatives | InBatchNegatives | CrossDeviceNegatives
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,9 +99,16 @@ class DualEncoderConfig:
         """Numbers that an index holds of an item: its vector; of a mixture its components, their mean, and its part of
         the gate."""
         if self.similarity.kind == "dot_product":
-            return self.components.width
+            return self.component_width
         num_pairs = self.similarity.num_query_components * self.similarity.num_item_components
-        return (self.similarity.num_item_components + 1) * self.components.width + num_pairs
+        return (self.similarity.num_item_components + 1) * self.component_width + num_pairs
+
+    @property
+    def component_width(self) -> int:
+        """d; of a component that is a history's representation itself, the encoder's width."""
+        if isinstance(self.encoder, HistoryConfig) and self.components.items == "given":
+            return self.encoder.width
+        return self.components.width
 
     def __post_init__(self) -> None:
         if self.encode_size < 0:
@@ -287,21 +181,31 @@ class DualEncoderConfig:
         return similarity.num_query_components, similarity.num_item_components
 
     def _check_given(self) -> None:
-        """Only frozen vectors are components as they are, and only these can do without training."""
+        """Frozen vectors are components as they are, and can do without training; so are representations of histories
+        under a dot product, which are trained."""
         if isinstance(self.encoder, NamedVectorsConfig):
             if self.loss.kind == "none":
                 raise ValueError(
                     "loss.kind must not be none for encoder.kind named_vectors, whose gate is trained, got none"
                 )
             return
-        if self.components.items == "given" and not self.encoder.is_frozen:
+        is_history = isinstance(self.encoder, HistoryConfig)
+        if self.components.items == "given" and not self.encoder.is_frozen and not is_history:
             raise ValueError(
                 f"components.items must be projected for encoder.kind {self.encoder.kind}, got given: only frozen "
-                "vectors are components as they are"
+                "vectors and histories are components as they are"
             )
         if self.components.queries == "given" and self.similarity.kind != "dot_product":
             raise ValueError(
                 f"components.queries must be projected for similarity.kind {self.similarity.kind}, got given"
+            )
+        if is_history:
+            self._check_given_histories()
+            return
+        if self.components.items == "given" and self.components.lengths != "one":
+            raise ValueError(
+                f"components.lengths must be one for vectors as they are, got {self.components.lengths}: they are "
+                "compared by cosines"
             )
         if (self.loss.kind == "none") != (self.components.queries == "given"):
             raise ValueError(
@@ -309,13 +213,28 @@ class DualEncoderConfig:
                 f"if it is projected, got loss.kind {self.loss.kind} and components.queries {self.components.queries}"
             )
 
+    def _check_given_histories(self) -> None:
+        """A history's representation is trained, as the only component of both sides or of neither."""
+        if self.loss.kind == "none":
+            raise ValueError("loss.kind must not be none for a model of histories, which is trained, got none")
+        if (self.components.items == "given") != (self.components.queries == "given"):
+            raise ValueError(
+                "components.queries must be given where components.items are given for a model of histories, got "
+                f"{self.components.queries}"
+            )
+        if self.components.queries == "given" and self.loss.kind in WITH_TEMPERATURE:
+            raise ValueError(
+                f"components.queries must be projected for loss.kind {self.loss.kind}, got given: each query has a "
+                "tau_q of its own"
+            )
+
     def _check_quantized(self) -> None:
         """Codes are an index of their own, and cut components into equal parts."""
         if self.items.kind != "pq":
             return
-        if self._knows_width and self.components.width % self.items.num_subspaces:
+        if self._knows_width and self.component_width % self.items.num_subspaces:
             raise ValueError(
-                f"items.num_subspaces must divide the {self.components.width} numbers of a component, got "
+                f"items.num_subspaces must divide the {self.component_width} numbers of a component, got "
                 f"{self.items.num_subspaces}"
             )
         if self.trained_quantizer is not None:
@@ -342,7 +261,7 @@ class DualEncoderConfig:
     @property
     def _knows_width(self) -> bool:
         """Return whether the config knows a component's width before any vectors are read."""
-        if self.components.items == "projected":
+        if self.components.items == "projected" or isinstance(self.encoder, HistoryConfig):
             return True
         return self.encoder.shapes is not None
 
@@ -380,8 +299,11 @@ class DualEncoderConfig:
             raise ValueError(f"terms.glas_weight must be 0 for a model of histories, got {self.terms.glas_weight}")
 
     def _check_glas(self) -> None:
-        if self.similarity.kind != "dot_product":
-            raise ValueError(f"terms.glas_weight must be 0 without a dot product, got {self.terms.glas_weight}")
+        if self.similarity.kind != "dot_product" or self.components.lengths != "one":
+            raise ValueError(
+                "terms.glas_weight must be 0 without a dot product of vectors of length 1, got "
+                f"{self.terms.glas_weight}"
+            )
         if self.negatives.kind != "uniform":
             raise ValueError(
                 f"negatives.kind must be uniform for terms.glas_weight {self.terms.glas_weight}, "
@@ -393,3 +315,4 @@ OF_HISTORIES = ("uniform", "popularity", "mixed")  # a search for the hard negat
 OF_BLOCKS = ("transformer", "sasrec", "hstu")
 LEAST_WITH_USERS = 2  # query components: the user's, and one of the history
 WHOLE_LOSSES = ("pointwise", "maximum_likelihood")  # they need the scores of all items at once
+WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rails_ray.data.encoding import encode_items
-from rails_ray.families.dual_encoder.config import DrawnNegatives
+from rails_ray.families.dual_encoder.negatives import DrawnNegatives
 from rails_ray.families.kept_texts import with_kept_texts
 from rails_ray.modules.encoders.frozen import FrozenTextConfig
 from rails_ray.modules.schedule import TrainingConfig

@@ -13,7 +13,7 @@ from rails_ray.cutoffs.support import CutoffSupport
 from rails_ray.data.forms import FORMS, QueryForm, several_vectors, vectors_of_items
 from rails_ray.data.vectors import check_directions, zero_rows
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.config import WITH_TEMPERATURE, DualEncoderConfig
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.items import ByModel, ItemEncoder
 from rails_ray.families.served_family import ServedFamily
@@ -44,8 +44,6 @@ from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsC
 from rails_ray.reranking.surrogate import SurrogateConfig
 from rails_ray.storage.ids import ItemIds
 
-WITH_TEMPERATURE = ("beta_nce", "exp_nce")  # losses that train tau_q
-
 
 @dataclass(frozen=True)
 class DualEncoderFamily(VectorItems, ServedFamily):
@@ -73,7 +71,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
             distribution_of=ExpDistribution if kind == "exp_nce" else BetaDistribution,
             has_trained_temperature=kind in WITH_TEMPERATURE,
             has_bounded_scores=True,
-            width=self.own.components.width,
+            width=self.own.component_width if self.own.components.lengths == "one" else None,
         )
 
     def check_code(self, has_ranker: bool = False) -> None:
@@ -132,7 +130,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
             torch.manual_seed(self.config.seed)
             compared_by = self.similarity()
             num_components = compared_by.num_components
-            encoded_by = self.own.encoder.make(num_components, self.own.components.width, self.allowed)
+            encoded_by = self.own.encoder.make(num_components, self.own.component_width, self.allowed)
             built = DualEncoder(
                 encoded_by,
                 self._query_components(encoded_by),
@@ -155,7 +153,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
                 "query" in self._gate_inputs,
             )
         if self.own.components.queries == "given":
-            return GivenQueries(self.own.temperature)
+            return GivenQueries(self.own.temperature, self._given_divided_by)
         return QueryComponents(
             encoded_by.query_width,
             self.similarity().num_components,
@@ -170,7 +168,13 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         how = (encoded_by.item_width, self.own.num_components, own, "item" in self._gate_inputs)
         if own.items == "projected":
             return ItemComponents(*how)
-        return GivenItems(*how, encoder.item_widths if isinstance(encoder, NamedVectorsConfig) else ())
+        widths = encoder.item_widths if isinstance(encoder, NamedVectorsConfig) else ()
+        return GivenItems(*how, widths, self._given_divided_by)
+
+    @property
+    def _given_divided_by(self) -> float:
+        """Vectors of one's own have a direction however short they are."""
+        return 0.0 if self.own.encoder.is_frozen else self.own.components.divided_by
 
     @property
     def _gate_inputs(self) -> Sequence[str]:

@@ -16,17 +16,16 @@ from rails_ray.data.drawing import Drawing, Mixture, Popularity, Uniform
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import (
+from rails_ray.families.dual_encoder.config import DualEncoderConfig, Encoder
+from rails_ray.families.dual_encoder.model import DualEncoder
+from rails_ray.families.dual_encoder.negatives import (
     CrossDeviceNegatives,
     DrawnNegatives,
-    DualEncoderConfig,
-    Encoder,
     HardNegatives,
     InBatchNegatives,
     MixedNegatives,
     PopularityNegatives,
 )
-from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.dual_encoder.piece import DualEncoderPiece
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
 from rails_ray.families.training_family import Sizes, TrainingFamily
@@ -217,7 +216,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
                 num_query_components, _ = trained.similarity.num_components
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(self.config.seed)
-                    return MaximumLikelihood(num_query_components * self.own.components.width)
+                    return MaximumLikelihood(num_query_components * self.own.component_width)
             case NoneConfig():
                 raise AssertionError("a run without a loss takes no step")
             case _:

@@ -100,7 +100,7 @@ class Rbe(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.ranker, self.reads, self.ridge, self.allowed = config, ranker, reads, ridge, allowed
-        self.similarity: Any = DotProduct(DotProductConfig(temperature=1.0), has_unit_vectors=False)
+        self.similarity: Any = DotProduct(DotProductConfig(temperature=1.0), has_bounded_vectors=False)
         features = torch.zeros(1, sizes.num_features) if sizes.num_features else None
         self.register_buffer("support_relevance", torch.zeros(sizes.num_supports, sizes.num_queries))
         self.register_buffer("combinations", torch.zeros(sizes.num_items, sizes.num_supports))

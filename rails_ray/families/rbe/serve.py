@@ -53,7 +53,7 @@ class RbeFamily(VectorItems, ServedFamily):
         return model.supports
 
     def similarity(self) -> DotProduct:
-        return DotProduct(DotProductConfig(temperature=1.0), has_unit_vectors=False)
+        return DotProduct(DotProductConfig(temperature=1.0), has_bounded_vectors=False)
 
     def model(self) -> Rbe:
         """A model that has learned nothing, of the sizes that `completed` fills in."""

@@ -10,7 +10,8 @@ little; validation is by MRR. What they find on Beauty, and what a public one fi
 from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.negatives import UniformNegatives
 from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.hstu import HstuConfig

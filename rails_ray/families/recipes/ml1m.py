@@ -11,7 +11,8 @@ Measurements of these and other choices are in docs/log/training.md.
 from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import DualEncoderConfig, UniformNegatives
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.negatives import UniformNegatives
 from rails_ray.families.recipes.histories import MIXTURE, sasrec
 from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.modules.encoders.components import ComponentsConfig

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.families.recipes.emoji import MIXTURE, emoji_mol
 from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig

@@ -8,7 +8,8 @@ its gate 64. On TLDR both find as much, on SciFact the dot product finds more (d
 from dataclasses import replace
 
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import CrossDeviceNegatives, DualEncoderConfig
+from rails_ray.families.dual_encoder.config import DualEncoderConfig
+from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.families.recipes.recipe import Recipe
 from rails_ray.families.vector_items.storing import PqItems, TrainedConfig
 from rails_ray.modules.encoders.components import ComponentsConfig

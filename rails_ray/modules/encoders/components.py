@@ -1,12 +1,14 @@
 """From a representation to the components that a similarity compares, and to the vectors that its gate reads.
 
-    f(q) = normalise(W GLU(q))  [P_Q, d]        u(q) = two layers, SiLU between  [P]
-    g(x) = normalise(W x)       [P_X, d]        v(x) = two layers, SiLU between  [P]; 1 in a gate that does not read it
+    f(q) = scaled(W GLU(q))  [P_Q, d]        u(q) = two layers, SiLU between  [P]
+    g(x) = scaled(W x)       [P_X, d]        v(x) = two layers, SiLU between  [P]; 1 in a gate that does not read it
 
-with GLU(q) = (A q + a) * sigmoid(B q + b), and lengths clamped at 1e-6 before division.
+with GLU(q) = (A q + a) * sigmoid(B q + b). By default scaled(v) = v / max(|v|, 1e-6), so that components have length 1
+and are compared by cosines; with lengths `at_most_one` it is v / max(|v|, 1): what is short stays so, and an item that
+is rarely the answer may score low for every query.
 
-Components may also be given, of any length: an item's representation then is its P_X vectors, a query's its only one,
-or its P_Q vectors, whose gate alone is trained.
+Components may also be given: an item's representation then is its P_X vectors, a query's its only one, or its P_Q
+vectors, whose gate alone is trained. Of an encoder that is trained the representation itself is the only component.
 
 Source: RAILS, Section 2 and Figure 1; the widths of its public configurations.
 
@@ -28,6 +30,8 @@ from rails_ray.modules.encoders.temperature import TemperatureConfig, Temperatur
 from rails_ray.modules.similarities.states import ItemState, QueryState
 
 Made = Literal["projected", "given"]
+Lengths = Literal["one", "at_most_one"]
+LENGTHS = ("one", "at_most_one")
 SMALL = 0.1  # of the weights that torch begins with
 SHORTEST_LENGTH = 1e-6  # below it a vector is noise, and is not scaled up to length 1
 
@@ -40,6 +44,7 @@ class ComponentsConfig:
         queries: `projected` from the representation; `given`, for one component that is the representation itself, or
             for the several vectors that it is made of.
         items: likewise; `given` for the vectors that the representation is made of.
+        lengths: of components; `one` for cosines, `at_most_one` for inner products in [-1, 1].
         width: width d of each component; of given ones, the vectors' own.
         query_hidden: width of the GLU on the query's side; 0 for a linear map, as on the item's side.
         gate_hidden: hidden width of u and v, the query's and the item's part of the gate.
@@ -47,6 +52,7 @@ class ComponentsConfig:
 
     queries: Made = "projected"
     items: Made = "projected"
+    lengths: Lengths = "one"
     width: int = 64
     query_hidden: int = 512
     gate_hidden: int = 128
@@ -57,9 +63,16 @@ class ComponentsConfig:
                 "components.queries must be projected where components.items are projected, got given: set both to "
                 "given, or both to projected"
             )
+        if self.lengths not in LENGTHS:
+            raise ValueError(f"lengths must be one of {', '.join(LENGTHS)}, got {self.lengths!r}")
         for name, least in (("width", 1), ("query_hidden", 0), ("gate_hidden", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+    @property
+    def divided_by(self) -> float:
+        """Least length by which a component is divided."""
+        return 1.0 if self.lengths == "at_most_one" else SHORTEST_LENGTH
 
 
 class QueryComponents(nn.Module):
@@ -82,6 +95,7 @@ class QueryComponents(nn.Module):
     ) -> None:
         super().__init__()
         self.num_query_components, num_item_components = num_components
+        self.divided_by = config.divided_by
         self.own_width = own_width
         width -= own_width
         num_pairs = self.num_query_components * num_item_components
@@ -98,7 +112,7 @@ class QueryComponents(nn.Module):
         if self.own_width:
             components = torch.cat([components, own.unsqueeze(1)], dim=1)
         return QueryState(
-            components=unit(components, SHORTEST_LENGTH),
+            components=unit(components, self.divided_by),
             gate=None if self.gate is None else self.gate(representation),
             temperature=self.temperature(representation),
         )
@@ -117,13 +131,14 @@ class ItemComponents(nn.Module):
     ) -> None:
         super().__init__()
         num_query_components, self.num_item_components = num_components
+        self.divided_by = config.divided_by
         num_pairs = num_query_components * self.num_item_components
         self.project = nn.Linear(width, self.num_item_components * config.width)
         self.gate = _gate(width, num_pairs, config, gate_reads)
 
     def forward(self, representation: Float[Tensor, "X D"]) -> ItemState:
         components = self.project(representation).unflatten(1, (self.num_item_components, -1))
-        components = unit(components, SHORTEST_LENGTH)
+        components = unit(components, self.divided_by)
         return ItemState(
             components=components,
             gate=None if self.gate is None else self.gate(representation),
@@ -132,15 +147,20 @@ class ItemComponents(nn.Module):
 
 
 class GivenQueries(nn.Module):
-    """Representation of a query -> `QueryState` of one component, its direction. Every query has the same tau_q."""
+    """Representation of a query -> `QueryState` of one component, its direction. Every query has the same tau_q.
 
-    def __init__(self, temperature: TemperatureConfig) -> None:
+    Args:
+        divided_by: least length by which a representation is divided; 1 if shorter ones stay as they are.
+    """
+
+    def __init__(self, temperature: TemperatureConfig, divided_by: float = 0.0) -> None:
         super().__init__()
+        self.divided_by = divided_by
         middle = math.sqrt(temperature.lowest * temperature.highest)
         self.temperature = nn.Parameter(torch.tensor(middle), requires_grad=False)
 
     def forward(self, representation: Float[Tensor, "B D"]) -> QueryState:
-        components = unit(representation).unsqueeze(1)
+        components = unit(representation, self.divided_by).unsqueeze(1)
         return QueryState(components, None, self.temperature.expand(len(representation)).clone())
 
 
@@ -179,6 +199,7 @@ class GivenItems(nn.Module):
     Args:
         gate_reads: as in `ItemComponents`.
         widths: numbers of each vector; empty if all have one width.
+        divided_by: as in `GivenQueries`.
     """
 
     def __init__(
@@ -188,16 +209,18 @@ class GivenItems(nn.Module):
         config: ComponentsConfig,
         gate_reads: bool = True,
         widths: Sequence[int] = (),
+        divided_by: float = 0.0,
     ) -> None:
         super().__init__()
         num_query_components, self.num_item_components = num_components
         self.widths = widths or [width // self.num_item_components] * self.num_item_components
         self.width = config.width if widths else self.widths[0]
+        self.divided_by = divided_by
         num_pairs = num_query_components * self.num_item_components
         self.gate = _gate(width, num_pairs, config, gate_reads)
 
     def forward(self, representation: Float[Tensor, "X E"]) -> ItemState:
-        components = unit(_apart(representation, self.widths, self.width))
+        components = unit(_apart(representation, self.widths, self.width), self.divided_by)
         return ItemState(
             components=components,
             gate=None if self.gate is None else self.gate(representation),

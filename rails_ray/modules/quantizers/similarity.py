@@ -44,4 +44,4 @@ class QuantizedSimilarity(nn.Module):
 
 def longest_of(similarity: Any) -> float:
     """Length that no component which a similarity compares exceeds."""
-    return 1.0 if similarity.has_unit_vectors else float("inf")
+    return 1.0 if similarity.has_bounded_vectors else float("inf")

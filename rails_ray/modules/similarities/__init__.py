@@ -35,8 +35,8 @@ class Scorer(Protocol):
         """(P_Q, P_X)."""
 
     @property
-    def has_unit_vectors(self) -> bool:
-        """Return whether components have length 1."""
+    def has_bounded_vectors(self) -> bool:
+        """Return whether components have length 1 or less."""
 
     def scores(self, query: QueryState, items: ItemState, floor: Float[Tensor, " B"] | None = None) -> Tensor:
         """Scores in [-1, 1] of each query against all items [B, X], or against candidates of its own [B, C].

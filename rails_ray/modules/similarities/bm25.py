@@ -73,7 +73,7 @@ class Bm25(nn.Module):
     """The sum over shared terms. It learns nothing, and has no gradient."""
 
     num_components = (1, 1)
-    has_unit_vectors = False
+    has_bounded_vectors = False
 
     def forward(self, query: TermCounts, items: TermWeights) -> Scored:
         return Scored(self.scores(query, items), None)

@@ -39,15 +39,15 @@ class DotProduct(nn.Module):
     """The inner product of the only query component and the only item component.
 
     Args:
-        has_unit_vectors: whether both have length 1, so that it is their cosine.
+        has_bounded_vectors: whether neither is longer than 1, so that it is in [-1, 1].
     """
 
     num_components = (1, 1)
 
-    def __init__(self, config: DotProductConfig, *, has_unit_vectors: bool = True) -> None:
+    def __init__(self, config: DotProductConfig, *, has_bounded_vectors: bool = True) -> None:
         super().__init__()
         self.temperature = config.temperature
-        self.has_unit_vectors = has_unit_vectors
+        self.has_bounded_vectors = has_bounded_vectors
 
     def forward(self, query: QueryState, items: ItemState) -> Scored:
         """Scores of each query against all items [X], or against its own candidates [B C], stored in any dtype."""

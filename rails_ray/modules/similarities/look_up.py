@@ -48,7 +48,7 @@ class LookUp(nn.Module):
     """
 
     num_components = (1, 1)
-    has_unit_vectors = False
+    has_bounded_vectors = False
 
     def __init__(self, num_buckets: int) -> None:
         super().__init__()

@@ -81,7 +81,7 @@ class MixtureOfLogitsConfig:
 class MixtureOfLogits(nn.Module):
     """The learned similarity of RAILS. Query and item parts of its gate come with the states."""
 
-    has_unit_vectors = True
+    has_bounded_vectors = True
 
     def __init__(self, config: MixtureOfLogitsConfig) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class PreparedMixture:
     gate: mol_scan.Gate
     scan: mol_scan.MolScan
 
-    has_unit_vectors: ClassVar[bool] = True
+    has_bounded_vectors: ClassVar[bool] = True
 
     @torch.no_grad()
     def scores(

@@ -81,7 +81,7 @@ class AnyItems(ABC):
 class QueryState(AnyQuery):
     """A batch of encoded queries.
 
-    components: f_p(q), each of length 1.
+    components: f_p(q), each of length 1, or at most 1.
     gate: u(q), the query's part of the gate's input; None if the similarity has no gate.
     temperature: tau_q > 0 of pEBR.
     """
@@ -113,7 +113,7 @@ class QueryState(AnyQuery):
 class ItemState(AnyItems):
     """Encoded items: one line per item of a corpus [X], or one per candidate of each query [B C].
 
-    components: g_p(x), each of length 1.
+    components: g_p(x), each of length 1, or at most 1.
     gate: v(x), the item's part of the gate's input; None if the similarity has no gate.
     average: the mean component, kept because the `average` search reads nothing else; None if there is no such search.
     surrogate: the vector by which the `surrogate` search finds the item; None if there is no such search.

@@ -83,7 +83,7 @@ class Approximate:
     ) -> None:
         check_items(similarity, items)
         if first_stage is None:
-            first_stage = FirstStage(items, longest=1.0 if similarity.has_unit_vectors else longest_component(items))
+            first_stage = FirstStage(items, longest=1.0 if similarity.has_bounded_vectors else longest_component(items))
         self.similarity = similarity
         self.items = items
         self.lists = lists

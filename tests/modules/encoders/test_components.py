@@ -1,10 +1,17 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from rails_ray.modules.encoders.components import ComponentsConfig, GivenItems, ItemComponents, QueryComponents
+from rails_ray.modules.encoders.components import (
+    ComponentsConfig,
+    GivenItems,
+    GivenQueries,
+    ItemComponents,
+    QueryComponents,
+)
 from rails_ray.modules.encoders.temperature import TemperatureConfig, TemperatureHead
 
 CONFIG = ComponentsConfig(width=4, query_hidden=6, gate_hidden=5)
@@ -37,6 +44,31 @@ def test_item_state_holds_the_mean_component() -> None:
     assert state.components.norm(dim=-1).allclose(torch.ones(5, 3))
     assert torch.allclose(state.average, state.components.sum(1) / 3)
     assert state.gate.shape == (5, 6)
+
+
+def test_components_of_length_at_most_one_keep_what_is_shorter() -> None:
+    torch.manual_seed(0)
+    config = replace(CONFIG, lengths="at_most_one", query_hidden=0)
+    representation = torch.randn(5, 3) * torch.tensor([0.01, 0.1, 1.0, 10.0, 100.0])[:, None]
+    query, item = QueryComponents(3, (2, 3), config, TemperatureConfig()), ItemComponents(3, (2, 3), config)
+    state = item(representation)
+    for layer, found in ((query, query(representation).components), (item, state.components)):
+        for line, own in zip(found, layer.project(representation).view(5, -1, 4), strict=True):
+            for component, projected in zip(line, own, strict=True):
+                length = projected.norm().item()
+                assert torch.allclose(component, projected / max(length, 1.0))
+        assert (found.norm(dim=-1) < 0.99).any()
+    assert torch.allclose(state.average, state.components.sum(1) / 3)
+
+
+@pytest.mark.parametrize(("divided_by", "lengths"), [(0.0, [1.0, 1.0, 1.0]), (1.0, [0.1, 0.5, 1.0])])
+def test_given_components_of_length_one_or_at_most_one(divided_by: float, lengths: list[float]) -> None:
+    representation = F.normalize(torch.randn(3, 8), dim=1) * torch.tensor([0.1, 0.5, 7.0])[:, None]
+    query = GivenQueries(TemperatureConfig(), divided_by)(representation)
+    item = GivenItems(8, (1, 1), CONFIG, divided_by=divided_by)(representation)
+    for found in (query.components[:, 0], item.components[:, 0], item.average):
+        assert found.norm(dim=1).tolist() == pytest.approx(lengths)
+        assert torch.allclose(F.normalize(found, dim=1), F.normalize(representation, dim=1), atol=1e-6)
 
 
 def test_one_pair_of_components_has_no_gate() -> None:

@@ -85,7 +85,7 @@ def test_vectors_of_any_length_are_found_at_a_threshold_that_they_reach(storage:
     items = ItemState(vectors.unsqueeze(1), None, vectors)
     query = 7 * length * torch.randn(20, 6, generator=draw)
     state = QueryState(query.unsqueeze(1), None, torch.ones(20))
-    similarity = DotProduct(DotProductConfig(), has_unit_vectors=False)
+    similarity = DotProduct(DotProductConfig(), has_bounded_vectors=False)
     index = FaissIndex.read(*build(fit(FlatConfig(storage=storage), vectors, NUM_ITEMS, 0), [vectors]))
     first_stage = FirstStage(items, {AVERAGE: index}, longest=longest_component(items))
     assert first_stage.longest == pytest.approx(float(vectors.norm(dim=1).max()))
@@ -125,7 +125,7 @@ def test_a_bound_of_long_vectors_holds_in_double_precision(storage: Any) -> None
     query = 300 + 30 * torch.randn(40, 64, generator=draw)
     state = QueryState(query.unsqueeze(1), None, torch.ones(40))
     index = FaissIndex.read(*build(fit(FlatConfig(storage=storage), vectors, NUM_ITEMS, 0), [vectors]))
-    searcher = ByComponents(DotProduct(DotProductConfig(), has_unit_vectors=False), items, {AVERAGE: index})
+    searcher = ByComponents(DotProduct(DotProductConfig(), has_bounded_vectors=False), items, {AVERAGE: index})
     found = searcher.search(state, SearchSpec(20), "ann", SearchParams(num_candidates=25))
     exact = query.double() @ vectors.double().T
     left_out = exact.scatter(1, found.item_rows, -torch.inf)

@@ -22,7 +22,7 @@ NUM = 600
 def searcher(config: IndexConfig | None) -> ByComponents:
     own = vectors(NUM)
     indexes = None if config is None else {"average": opened(config, own)}
-    similarity = DotProduct(DotProductConfig(), has_unit_vectors=False)
+    similarity = DotProduct(DotProductConfig(), has_bounded_vectors=False)
     return ByComponents(similarity, ItemState(own[:, None], None, own), indexes)
 
 
@@ -53,7 +53,9 @@ def test_an_index_that_rounds_gives_a_few_candidates_for_each_item(storage: str)
 def test_candidates_of_a_graph_are_its_beam() -> None:
     graph = opened(HnswConfig(M=4, ef_construction=8), own := vectors(NUM))
     items = ByComponents(
-        DotProduct(DotProductConfig(), has_unit_vectors=False), ItemState(own[:, None], None, own), {"average": graph}
+        DotProduct(DotProductConfig(), has_bounded_vectors=False),
+        ItemState(own[:, None], None, own),
+        {"average": graph},
     )
     query, exact = queries(60), items.search(queries(60), SearchSpec(10)).item_rows
 
@@ -72,7 +74,7 @@ def test_candidates_of_a_graph_are_its_beam() -> None:
 def test_what_a_search_looks_at_means_what_faiss_means_by_it(kind: str, name: str, values: tuple[int, ...]) -> None:
     own, query, lists = vectors(3000), queries(60), []
     ours = ByComponents(
-        DotProduct(DotProductConfig(), has_unit_vectors=False),
+        DotProduct(DotProductConfig(), has_bounded_vectors=False),
         ItemState(own[:, None], None, own),
         {"average": opened(KINDS[kind], own)},
     )

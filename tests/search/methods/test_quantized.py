@@ -139,7 +139,7 @@ def test_vectors_that_are_longer_than_1_keep_their_length(method: str) -> None:
     codes = quantizer.encode(vectors)
     items = QuantizedItems(pack(codes), residual_norms(quantizer, vectors, codes, 1))
     query = QueryState(torch.randn(5, 1, 8, generator=generator), None, torch.ones(5))
-    similarity = QuantizedSimilarity(DotProduct(DotProductConfig(), has_unit_vectors=False), quantizer)
+    similarity = QuantizedSimilarity(DotProduct(DotProductConfig(), has_bounded_vectors=False), quantizer)
     found = ByQuantized(similarity, items).search(query, SearchSpec(10), method, SearchParams(num_candidates=20))
     expected = (query.vectors() @ quantizer.decode(codes).T).topk(10, dim=1)
     assert torch.allclose(found.scores, expected.values, rtol=1e-5)
