@@ -34,7 +34,10 @@ from support.data_folders import write_sequence_data
 def test_a_recipe_for_histories_learns_what_comes_next(name: str, tmp_path: Path) -> None:
     """Users of this data set go on by one item or two, of twelve."""
     config = replace(recipes.by_name(name), data=DataConfig(folder=str(write_sequence_data(tmp_path))))
-    config = replace(config, training=replace(config.training, num_steps=60, batch_size=16, validate_every=0))
+    config = replace(
+        config.with_family(negatives=UniformNegatives(num_items=64)),
+        training=replace(config.training, num_steps=60, batch_size=16, validate_every=0),
+    )
     read = read_data(config, Storage("."))
     family = DualEncoderTraining.of(for_data(config, read))
     model = family.model()
@@ -54,9 +57,10 @@ def test_general_recipes_count_positions_from_the_newest_item_and_end_by_patienc
         assert config.training.schedule == "constant"
         assert config.training.patience > 0
         encoder = config.family.encoder
-        assert (encoder.width, encoder.max_length, encoder.dropout, encoder.item_dropout) == (64, 50, 0.2, 0.2)
+        assert (encoder.width, encoder.max_length, encoder.dropout, encoder.item_dropout) == (256, 50, 0.4, 0.2)
         assert (config.training.learning_rate, config.training.batch_size) == (1e-3, 128)
-        assert config.family.negatives == UniformNegatives(num_items=2048)
+        assert config.family.negatives == UniformNegatives(num_items=12_288)
+        assert config.family.components.lengths == "at_most_one"
 
 
 def test_short_recipes_of_movielens_are_what_was_measured() -> None:

@@ -3,11 +3,13 @@
 A learning rate that stays constant needs no number of epochs: `patience` ends a run, and its best weights are kept.
 
 Source: the settings of eSASRec for Beauty, Toys and Sports of Amazon's reviews, under a sampled softmax.
-Differs from the source: scores are cosines under a temperature; a batch shares its negatives, so that more of them cost
-little; validation is by MRR. What they find on Beauty, and what a public one finds, is in docs/log/training.md.
+Differs from the source: vectors are no longer than 1, and a temperature makes up for it, so that scores are in [-1, 1];
+a batch shares its negatives, so that as many as a set has items are affordable; more is dropped; validation is by MRR.
+What they find, and what public ones find, is in docs/log/training.md.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.config import DualEncoderConfig
@@ -21,6 +23,9 @@ from rails_ray.modules.schedule import TrainingConfig
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 
+ENCODER: dict[str, Any] = {"width": 256, "positions_from": "newest", "dropout": 0.4, "item_dropout": 0.2}
+TEMPERATURE = 0.0625  # of queries of length 1 in place of LayerNorm's, which have length sqrt(256)
+
 
 @Recipe
 def sasrec() -> RunConfig:
@@ -28,11 +33,11 @@ def sasrec() -> RunConfig:
     return RunConfig(
         name="sasrec",
         family=DualEncoderConfig(
-            encoder=SasrecConfig(num_blocks=1, positions_from="newest", item_dropout=0.2),
-            components=ComponentsConfig(query_hidden=0, gate_hidden=64),
-            similarity=DotProductConfig(temperature=0.1),
+            encoder=SasrecConfig(num_blocks=1, **ENCODER),
+            components=ComponentsConfig(queries="given", items="given", lengths="at_most_one"),
+            similarity=DotProductConfig(temperature=TEMPERATURE),
             loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
-            negatives=UniformNegatives(num_items=2048),
+            negatives=UniformNegatives(num_items=12_288),
         ),
         training=TrainingConfig(
             num_steps=35_000,
@@ -41,22 +46,25 @@ def sasrec() -> RunConfig:
             warmup_fraction=0.005,
             weight_decay=0.0,
             validate_every=350,
-            patience=10,
+            patience=4,
         ),
     )
 
 
 @Recipe
 def sasrec_mol() -> RunConfig:
-    """Encoder of `sasrec` under a Mixture of Logits of 4 x 2 components, each as wide as the dot product's vectors."""
-    return replace(sasrec(), name="sasrec-mol").with_family(similarity=MIXTURE)
+    """Encoder of `sasrec` under a Mixture of Logits of 4 x 2 projected components."""
+    return replace(sasrec(), name="sasrec-mol").with_family(
+        similarity=MIXTURE,
+        components=ComponentsConfig(lengths="at_most_one", width=128, query_hidden=0, gate_hidden=64),
+    )
 
 
 MIXTURE = MixtureOfLogitsConfig(
     num_query_components=4,
     num_item_components=2,
     gate_hidden=16,
-    temperature=0.1,
+    temperature=TEMPERATURE,
     logit_dropout=0.0,
 )
 
@@ -73,7 +81,7 @@ def esasrec_mol() -> RunConfig:
     return replace(sasrec_mol(), name="esasrec-mol").with_family(encoder=ESASREC)
 
 
-ESASREC = SasrecConfig(num_blocks=1, layers="ligr", positions_from="newest", item_dropout=0.2)
+ESASREC = SasrecConfig(num_blocks=1, layers="ligr", **ENCODER)
 
 
 @Recipe
@@ -88,4 +96,4 @@ def hstu_mol() -> RunConfig:
     return replace(sasrec_mol(), name="hstu-mol").with_family(encoder=HSTU)
 
 
-HSTU = HstuConfig(num_blocks=2, positions_from="newest", item_dropout=0.2)
+HSTU = HstuConfig(num_blocks=2, **ENCODER)

@@ -26,10 +26,11 @@ from rails_ray.modules.similarities.mol import MixtureOfLogitsConfig
 
 @Recipe
 def ml1m_sasrec() -> RunConfig:
-    """`sasrec` with two blocks and for twenty epochs."""
+    """SASRec of two blocks under a dot product of projections, for twenty epochs."""
     training = TrainingConfig(num_steps=3780, batch_size=32, learning_rate=2e-3, validate_every=378, patience=3)
     return replace(sasrec(), name="ml1m-sasrec", training=training).with_family(
         encoder=SasrecConfig(num_blocks=2, max_length=50),
+        components=ComponentsConfig(query_hidden=0, gate_hidden=64),
         similarity=DotProductConfig(temperature=0.03),
         negatives=UniformNegatives(num_items=512, shared_by="batch"),
     )
