@@ -237,6 +237,32 @@ def test_a_history_is_its_only_component_as_it_is() -> None:
     assert not any(name.startswith(("query_components", "item_components")) for name in names)
 
 
+def test_a_mixture_over_the_embeddings_of_items_begins_as_their_dot_product() -> None:
+    """An item stores its embedding and its part of the gate, and a dot product of as many numbers has no projection."""
+    mixture = small_history_config().with_family(
+        similarity=MixtureOfLogitsConfig(num_query_components=4, num_item_components=1, gate_hidden=5),
+        components=ComponentsConfig(items="given", lengths="at_most_one", query_hidden=0, gate_hidden=5),
+        loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
+    )
+    assert mixture.family.numbers_of_item == 8 + 4
+    other = DualEncoderTraining.of(mixture).as_dot_product()
+    assert other is not None
+    assert other.family.numbers_of_item == other.family.encoder.width == 12
+    assert other.family.components.queries == other.family.components.items == "given"
+    model, plain = (DualEncoderTraining.of(own).model().eval() for own in (mixture, other.with_width(8)))
+    items, of_plain = (own.encode_items(own.item_features(np.arange(9))) for own in (model, plain))
+    assert torch.equal(items.components[:, 0], model.encoder.embeddings.weight)
+    query = model.encode_queries(model.query_features([[1, 2], [8]]))
+    assert query.components.shape == (2, 4, 8)
+    assert torch.allclose(query.components, query.components[:, :1].expand(-1, 4, -1))
+    dot_product = query.components[:, 0] @ items.components[:, 0].T
+    assert torch.allclose(model.score(query, items).scores, dot_product, atol=1e-6)
+    assert of_plain.components.shape == items.components.shape
+    of_beta = DualEncoderTraining.of(mixture.with_family(loss=ContrastiveConfig())).as_dot_product()
+    assert of_beta is not None
+    assert of_beta.family.components.queries == of_beta.family.components.items == "projected"
+
+
 def test_a_gate_reads_what_its_config_says() -> None:
     config = small_config()
     similarity = replace(config.family.similarity, gate_inputs=("item",))
@@ -301,12 +327,17 @@ SOLAR = small_solar_config()
         (
             small_history_config("dot product"),
             {"components": ComponentsConfig(items="given")},
-            r"components\.queries must be given where components\.items are given for a model of histories, got proj",
+            r"components\.queries must be given where components\.items are given for a dot product of hist.*, got",
         ),
         (
             small_history_config("dot product"),
             {"components": AS_THEY_ARE},
             r"components\.queries must be projected for loss\.kind beta_nce, got given: each query has a tau_q",
+        ),
+        (
+            HISTORIES,
+            {"components": ComponentsConfig(items="given")},
+            r"similarity\.num_item_components must be 1 where components\.items are given .*, got 2: an item has one",
         ),
         (HISTORIES, {"loss": NoneConfig()}, r"loss\.kind must not be none for a model of histories, .* got none"),
         (

@@ -96,12 +96,13 @@ class DualEncoderConfig:
 
     @property
     def numbers_of_item(self) -> int:
-        """Numbers that an index holds of an item: its vector; of a mixture its components, their mean, and its part of
-        the gate."""
+        """Numbers that an index holds of an item: its vector; of a mixture its components, the mean of several, and its
+        part of the gate."""
         if self.similarity.kind == "dot_product":
             return self.component_width
-        num_pairs = self.similarity.num_query_components * self.similarity.num_item_components
-        return (self.similarity.num_item_components + 1) * self.component_width + num_pairs
+        num_query, num_item = self.num_components
+        has_mean = num_item > 1
+        return (num_item + has_mean) * self.component_width + num_query * num_item
 
     @property
     def component_width(self) -> int:
@@ -214,13 +215,20 @@ class DualEncoderConfig:
             )
 
     def _check_given_histories(self) -> None:
-        """A history's representation is trained, as the only component of both sides or of neither."""
+        """An embedding of an item may be its only component. So is then what the encoder says of a history, under a dot
+        product; under a mixture it is projected."""
         if self.loss.kind == "none":
             raise ValueError("loss.kind must not be none for a model of histories, which is trained, got none")
-        if (self.components.items == "given") != (self.components.queries == "given"):
+        if self.components.items == "given" and self.similarity.kind == "mixture_of_logits":
+            if self.similarity.num_item_components != 1:
+                raise ValueError(
+                    "similarity.num_item_components must be 1 where components.items are given for a model of "
+                    f"histories, got {self.similarity.num_item_components}: an item has one embedding"
+                )
+        elif self.components.items == "given" and self.components.queries == "projected":
             raise ValueError(
-                "components.queries must be given where components.items are given for a model of histories, got "
-                f"{self.components.queries}"
+                "components.queries must be given where components.items are given for a dot product of histories, "
+                "got projected"
             )
         if self.components.queries == "given" and self.loss.kind in WITH_TEMPERATURE:
             raise ValueError(

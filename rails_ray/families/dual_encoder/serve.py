@@ -157,9 +157,9 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         return QueryComponents(
             encoded_by.query_width,
             self.similarity().num_components,
-            self.own.components,
+            replace(self.own.components, width=self.own.component_width),
             self.own.temperature,
-            self.own.encoder.user_width(self.own.components.width),
+            self.own.encoder.user_width(self.own.component_width),
             "query" in self._gate_inputs,
         )
 

@@ -16,7 +16,7 @@ from rails_ray.data.drawing import Drawing, Mixture, Popularity, Uniform
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.families.config import RunConfig
-from rails_ray.families.dual_encoder.config import DualEncoderConfig, Encoder
+from rails_ray.families.dual_encoder.config import WITH_TEMPERATURE, DualEncoderConfig, Encoder
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.dual_encoder.negatives import (
     CrossDeviceNegatives,
@@ -33,6 +33,7 @@ from rails_ray.families.vector_items import quantized
 from rails_ray.families.vector_items.quantizer_piece import EarlierEncoder, QuantizerPiece
 from rails_ray.families.vector_items.storing import FullItems, PqItems
 from rails_ray.families.vector_items.trained_codes import ENCODER
+from rails_ray.modules.encoders.components import Made
 from rails_ray.modules.encoders.config import InputFacts
 from rails_ray.modules.encoders.histories import HistoryConfig
 from rails_ray.modules.losses.config import ContrastiveConfig, MaximumLikelihoodConfig, NoneConfig, PointwiseConfig
@@ -140,13 +141,16 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
     def as_dot_product(self) -> RunConfig | None:
         own = self.own
         has_mixture = own.similarity.kind != "dot_product" and self.similarity().num_components != (1, 1)
-        if not has_mixture or own.components.items == "given" or own.trained_quantizer is not None:
+        encoder, components = own.encoder, own.components
+        is_given = components.items == "given"
+        if not has_mixture or (is_given and encoder.is_frozen) or own.trained_quantizer is not None:
             return None
-        encoder = own.encoder
         if isinstance(encoder, HistoryConfig):
             encoder = replace(encoder, num_users=0)  # the user is a component of its own
+        made: Made = "projected" if own.loss.kind in WITH_TEMPERATURE else components.items
         return self.config.with_family(
             encoder=encoder,
+            components=replace(components, queries=made, items=made),
             similarity=DotProductConfig(temperature=own.similarity.temperature),
             items=FullItems(),
             surrogate=SurrogateConfig(),
