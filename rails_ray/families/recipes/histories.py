@@ -53,16 +53,17 @@ def sasrec() -> RunConfig:
 
 @Recipe
 def sasrec_mol() -> RunConfig:
-    """Encoder of `sasrec` under a Mixture of Logits of 4 x 2 projected components."""
+    """Encoder of `sasrec` under a Mixture of Logits of four vectors of a history with the embedding of an item: as many
+    numbers an item as without, and four."""
     return replace(sasrec(), name="sasrec-mol").with_family(
         similarity=MIXTURE,
-        components=ComponentsConfig(lengths="at_most_one", width=128, query_hidden=0, gate_hidden=64),
+        components=ComponentsConfig(items="given", lengths="at_most_one", query_hidden=0, gate_hidden=64),
     )
 
 
 MIXTURE = MixtureOfLogitsConfig(
     num_query_components=4,
-    num_item_components=2,
+    num_item_components=1,
     gate_hidden=16,
     temperature=TEMPERATURE,
     logit_dropout=0.0,

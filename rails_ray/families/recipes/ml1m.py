@@ -38,10 +38,10 @@ def ml1m_sasrec() -> RunConfig:
 
 @Recipe
 def ml1m_sasrec_mol() -> RunConfig:
-    """Backbone of `ml1m_sasrec` under the mixture of `sasrec_mol`, without dropout: that is for longer runs, and on a
+    """Backbone of `ml1m_sasrec` under a mixture of 4 x 2 components, without dropout: that is for longer runs, and on a
     CPU it costs as much as the rest of the mixture."""
     return replace(ml1m_sasrec(), name="ml1m-sasrec-mol").with_family(
-        similarity=replace(MIXTURE, temperature=0.03, gate_dropout=0.0)
+        similarity=replace(MIXTURE, num_item_components=2, temperature=0.03, gate_dropout=0.0)
     )
 
 
