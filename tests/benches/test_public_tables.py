@@ -24,6 +24,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arguments:
         seeds=(0,),
         epochs=40.0,
         width=8,
+        negatives=64,
     )
 
 
@@ -33,8 +34,8 @@ def test_what_is_trained_and_compared(arguments: Arguments) -> None:
     ends = {row["recipe"]: row for row in recorded(public_tables.NAME) if row.get("kind") == "end"}
     assert ends.keys() == {"sasrec-mol", "sasrec-mol-wide"}
     mixture, wide = ends["sasrec-mol"], ends["sasrec-mol-wide"]
-    assert mixture["numbers"] == wide["numbers"]
-    assert mixture["width"] == wide["width"] == 8
+    assert mixture["numbers"] == wide["numbers"] == wide["width"] == 8 + 4
+    assert mixture["width"] == 8
     [compared] = [row for row in recorded(public_tables.NAME) if row.get("kind") == "comparison"]
     assert compared["hr@10"] == pytest.approx(mixture["hr@10"] - wide["hr@10"])
     main(replace(arguments, only="train"))
@@ -100,3 +101,16 @@ def test_only_a_mixture_has_a_dot_product_of_as_many_numbers(arguments: Argument
     [(_, read)] = list(runs(replace(arguments, recipes=("sasrec",))))
     with pytest.raises(ValueError, match="a recipe with -wide must be of a mixture, got sasrec-wide"):
         config_of("sasrec-wide", "walks", read, 0, arguments, {})
+
+
+def test_binary_cross_entropy_has_one_negative_for_each_position(arguments: Arguments) -> None:
+    [(run, read)] = list(runs(replace(arguments, recipes=("sasrec-bce",), epochs=800.0)))
+    assert run.facts["negatives"] == 1
+    fitting = public_tables.Fitting.of(run.config, read, "cpu")
+    batch = fitting.batch(0)
+    assert batch.num_shared == 0
+    assert batch.groups.is_one_each
+    assert batch.groups.negatives.shape == (len(batch.positive), 1)
+    losses = list[float]()
+    fitting.run(report=lambda done, loss: losses.append(loss))
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
