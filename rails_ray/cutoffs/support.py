@@ -21,7 +21,8 @@ class CutoffSupport:
     has_bounded_scores: whether scores are in [-1, 1], as distributions of scores need; of items without a direction,
         just below -1.
     least_score: the least score of an item that answers a query at all; None where any score may.
-    width: width of the vectors whose cosines make the scores; None if scores are no cosines.
+    width: width of the vectors of length 1 or less whose inner products make the scores; None if there are none.
+    has_cosines: whether these vectors have length 1.
     """
 
     trained_by: str
@@ -31,6 +32,7 @@ class CutoffSupport:
     has_trained_temperature: bool = False
     least_score: float | None = None
     width: int | None = None
+    has_cosines: bool = True
 
     @property
     def logit(self) -> ScoreLogit:
@@ -53,6 +55,11 @@ class CutoffSupport:
         """The distribution of a relevant item's score."""
         return self.distribution_of(background)
 
+    @property
+    def uncalibrated(self) -> str:
+        """Backgrounds that need no calibration."""
+        return "uniform or sphere" if self.width is not None and self.has_cosines else "uniform"
+
     def background(self, name: str, fitted: Background | None) -> Background:
         """The distribution of any item's scores, by name.
 
@@ -67,10 +74,10 @@ class CutoffSupport:
             case "uniform":
                 return UNIFORM
             case "sphere":
-                if self.width is None:
+                if self.width is None or not self.has_cosines:
+                    got = f"loss {self.trained_by}" if self.width is None else "components.lengths at_most_one"
                     raise UnsupportedError(
-                        f"background sphere needs scores that are cosines, got loss {self.trained_by}: take "
-                        "uniform or fitted"
+                        f"background sphere needs scores that are cosines, got {got}: take uniform or fitted"
                     )
                 return sphere(self.width)
             case "fitted" | "held_out":

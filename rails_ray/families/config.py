@@ -163,15 +163,18 @@ class RunConfig:
         return dataclasses.replace(self, family=dataclasses.replace(self.family, **fields))
 
     def with_width(self, width: int) -> "RunConfig":
-        """A copy whose family makes components of a width; where these are what its encoder of histories makes, of an
-        encoder of that width.
+        """A copy whose family makes components of a width. Where its encoder of histories makes them, that gets the
+        width.
 
         Raises:
             ValueError: if it makes none, or the width is below 1.
         """
         components, encoder = (getattr(self.family, name, None) for name in ("components", "encoder"))
         if isinstance(encoder, HistoryConfig) and components is not None and components.items == "given":
-            return self.with_family(encoder=dataclasses.replace(encoder, width=width))
+            return self.with_family(
+                encoder=dataclasses.replace(encoder, width=width),
+                components=dataclasses.replace(components, width=width),
+            )
         if components is None or components.items == "given":
             raise ValueError(f"width must be left out for {self.name}, which makes no components, got {width}")
         return self.with_family(components=dataclasses.replace(components, width=width))

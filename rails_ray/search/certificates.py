@@ -33,9 +33,9 @@ def rounding_slack(num_pairs: int, width: int, stored: torch.dtype) -> float:
     """How far a score may lie above the largest of its cosines when the two were computed in different ways. For
     vectors of other lengths than 1, multiply it by the product of the two lengths.
 
-    Each of two cosines of length-1 vectors is off by at most d roundings of float32, the mixture by 2 P. Vectors that
-    are stored in fewer bits are widened before they are multiplied, which is exact, but are longer than 1 by up to one
-    rounding of theirs, and all errors scale with the length.
+    Each of two products of vectors of length 1 or less is off by at most d roundings of float32, the mixture by 2 P.
+    Vectors that are stored in fewer bits are widened before they are multiplied, which is exact, but are longer than 1
+    by up to one rounding of theirs, and all errors scale with the length.
     """
     roundings = 2 * width + 2 * num_pairs + 16
     longest = 1 + torch.finfo(stored).eps

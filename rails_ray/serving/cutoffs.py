@@ -264,7 +264,8 @@ class Cutoffs:
         if name in ("fitted", HELD_OUT) and fitted is None:
             raise UnsupportedError(
                 f"background {name} needs a version that is calibrated, got one that is not: run `rails-ray "
-                "calibrate`, and restart a server that runs without --follow; or use uniform or sphere"
+                "calibrate`, and restart a server that runs without --follow; or use "
+                f"{self.cutoff_support.uncalibrated}"
             )
         distribution = self.cutoff_support.distribution(self.cutoff_support.background(name, fitted))
         return self.factors.tempered_distribution(distribution, name)

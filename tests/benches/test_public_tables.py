@@ -114,3 +114,12 @@ def test_binary_cross_entropy_has_one_negative_for_each_position(arguments: Argu
     losses = list[float]()
     fitting.run(report=lambda done, loss: losses.append(loss))
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+def test_trials_of_a_former_recipe_are_not_taken(arguments: Arguments) -> None:
+    tried = replace(arguments, recipes=("sasrec",), trials=1, trial_epochs=1.0, only="tune")
+    main(tried)
+    [(run, _)] = list(runs(tried))
+    assert len(public_tables.trials_of(run, tried)) == 1
+    [(other, _)] = list(runs(replace(tried, negatives=32)))
+    assert public_tables.trials_of(other, tried) == []

@@ -59,7 +59,7 @@ def test_general_recipes_count_positions_from_the_newest_item_and_end_by_patienc
         encoder = config.family.encoder
         assert (encoder.width, encoder.max_length, encoder.dropout, encoder.item_dropout) == (256, 50, 0.4, 0.2)
         assert (config.training.learning_rate, config.training.batch_size) == (1e-3, 128)
-        assert config.family.negatives == UniformNegatives(num_items=12_288)
+        assert config.family.negatives == UniformNegatives(num_items=8192)
         assert config.family.components.lengths == "at_most_one"
 
 

@@ -182,58 +182,67 @@ class DualEncoderConfig:
         return similarity.num_query_components, similarity.num_item_components
 
     def _check_given(self) -> None:
-        """Frozen vectors are components as they are, and can do without training; so are representations of histories
-        under a dot product, which are trained."""
+        """Frozen vectors are components as they are, and can do without training. Embeddings of the items of histories
+        are too, but are trained."""
+        components, is_history = self.components, isinstance(self.encoder, HistoryConfig)
+        if components.items == "given" and components.lengths != "one" and not is_history:
+            raise ValueError(
+                f"components.lengths must be one for vectors as they are, got {components.lengths}: they are compared "
+                "by cosines"
+            )
         if isinstance(self.encoder, NamedVectorsConfig):
             if self.loss.kind == "none":
                 raise ValueError(
                     "loss.kind must not be none for encoder.kind named_vectors, whose gate is trained, got none"
                 )
             return
-        is_history = isinstance(self.encoder, HistoryConfig)
         if self.components.items == "given" and not self.encoder.is_frozen and not is_history:
             raise ValueError(
                 f"components.items must be projected for encoder.kind {self.encoder.kind}, got given: only frozen "
                 "vectors and histories are components as they are"
             )
         if self.components.queries == "given" and self.similarity.kind != "dot_product":
+            with_items = " and components.items" * (is_history and self.similarity.num_item_components != 1)
             raise ValueError(
-                f"components.queries must be projected for similarity.kind {self.similarity.kind}, got given"
+                f"components.queries{with_items} must be projected for similarity.kind {self.similarity.kind}, got "
+                "given"
             )
-        if is_history:
-            self._check_given_histories()
+        if isinstance(self.encoder, HistoryConfig):
+            self._check_given_histories(self.encoder)
             return
-        if self.components.items == "given" and self.components.lengths != "one":
-            raise ValueError(
-                f"components.lengths must be one for vectors as they are, got {self.components.lengths}: they are "
-                "compared by cosines"
-            )
         if (self.loss.kind == "none") != (self.components.queries == "given"):
             raise ValueError(
                 "loss.kind must be none if components.queries is given, as nothing is then trained, and another loss "
                 f"if it is projected, got loss.kind {self.loss.kind} and components.queries {self.components.queries}"
             )
 
-    def _check_given_histories(self) -> None:
-        """An embedding of an item may be its only component. So is then what the encoder says of a history, under a dot
-        product; under a mixture it is projected."""
+    def _check_given_histories(self, encoder: HistoryConfig) -> None:
+        """Where an item's component is its embedding, a dot product takes a history's representation as it is, and a
+        mixture projects it."""
+        components, similarity = self.components, self.similarity
         if self.loss.kind == "none":
             raise ValueError("loss.kind must not be none for a model of histories, which is trained, got none")
-        if self.components.items == "given" and self.similarity.kind == "mixture_of_logits":
-            if self.similarity.num_item_components != 1:
-                raise ValueError(
-                    "similarity.num_item_components must be 1 where components.items are given for a model of "
-                    f"histories, got {self.similarity.num_item_components}: an item has one embedding"
-                )
-        elif self.components.items == "given" and self.components.queries == "projected":
+        if components.items == "projected":
+            return
+        if similarity.kind == "mixture_of_logits" and similarity.num_item_components != 1:
+            raise ValueError(
+                "similarity.num_item_components must be 1 where components.items are given for a model of histories, "
+                f"got {similarity.num_item_components}: an item has one embedding; or set components.items to projected"
+            )
+        if similarity.kind == "dot_product" and components.queries == "projected":
             raise ValueError(
                 "components.queries must be given where components.items are given for a dot product of histories, "
                 "got projected"
             )
-        if self.components.queries == "given" and self.loss.kind in WITH_TEMPERATURE:
+        if components.queries == "given" and self.loss.kind in WITH_TEMPERATURE:
             raise ValueError(
-                f"components.queries must be projected for loss.kind {self.loss.kind}, got given: each query has a "
-                "tau_q of its own"
+                f"components.queries and components.items must be projected for loss.kind {self.loss.kind}, got given: "
+                "each query has a tau_q of its own"
+            )
+        if components.width not in (ComponentsConfig().width, encoder.width):
+            raise ValueError(
+                f"components.width must be left out, or the {encoder.width} of encoder.width, where components are "
+                f"given for a model of histories, got {components.width}: set encoder.width"
             )
 
     def _check_quantized(self) -> None:

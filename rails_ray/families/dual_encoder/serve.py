@@ -71,7 +71,8 @@ class DualEncoderFamily(VectorItems, ServedFamily):
             distribution_of=ExpDistribution if kind == "exp_nce" else BetaDistribution,
             has_trained_temperature=kind in WITH_TEMPERATURE,
             has_bounded_scores=True,
-            width=self.own.component_width if self.own.components.lengths == "one" else None,
+            width=self.own.component_width,
+            has_cosines=self.own.components.lengths == "one",
         )
 
     def check_code(self, has_ranker: bool = False) -> None:
@@ -153,7 +154,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
                 "query" in self._gate_inputs,
             )
         if self.own.components.queries == "given":
-            return GivenQueries(self.own.temperature, self._given_divided_by)
+            return GivenQueries(self.own.temperature, self._given_shortest)
         return QueryComponents(
             encoded_by.query_width,
             self.similarity().num_components,
@@ -169,12 +170,12 @@ class DualEncoderFamily(VectorItems, ServedFamily):
         if own.items == "projected":
             return ItemComponents(*how)
         widths = encoder.item_widths if isinstance(encoder, NamedVectorsConfig) else ()
-        return GivenItems(*how, widths, self._given_divided_by)
+        return GivenItems(*how, widths, self._given_shortest)
 
     @property
-    def _given_divided_by(self) -> float:
+    def _given_shortest(self) -> float:
         """Vectors of one's own have a direction however short they are."""
-        return 0.0 if self.own.encoder.is_frozen else self.own.components.divided_by
+        return 0.0 if self.own.encoder.is_frozen else self.own.components.shortest
 
     @property
     def _gate_inputs(self) -> Sequence[str]:
@@ -211,7 +212,8 @@ class DualEncoderFamily(VectorItems, ServedFamily):
 
 
 def _start(built: DualEncoder, is_frozen: bool) -> None:
-    """Let frozen vectors be compared as they are, as far as components are wide enough, before any training."""
+    """Let frozen vectors and given components be compared as they are before any training, as far as components are
+    wide enough and no layer lies between."""
     query, item = built.query_components, built.item_components
     if isinstance(query, GivenQueries):
         return
@@ -221,7 +223,8 @@ def _start(built: DualEncoder, is_frozen: bool) -> None:
             start_small(gate)
         return
     if isinstance(item, GivenItems):
-        start_as_copies(query.project, query.num_query_components)
+        if query.hidden is None:
+            start_as_copies(query.project, query.num_projected)
         return
     if is_frozen:
         start_as_cosines(query.project)

@@ -145,9 +145,11 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         is_given = components.items == "given"
         if not has_mixture or (is_given and encoder.is_frozen) or own.trained_quantizer is not None:
             return None
+        made: Made = components.items
         if isinstance(encoder, HistoryConfig):
             encoder = replace(encoder, num_users=0)  # the user is a component of its own
-        made: Made = "projected" if own.loss.kind in WITH_TEMPERATURE else components.items
+            if own.loss.kind in WITH_TEMPERATURE or own.numbers_of_item % encoder.num_heads:
+                made = "projected"
         return self.config.with_family(
             encoder=encoder,
             components=replace(components, queries=made, items=made),

@@ -4,7 +4,7 @@ A learning rate that stays constant needs no number of epochs: `patience` ends a
 
 Source: the settings of eSASRec for Beauty, Toys and Sports of Amazon's reviews, under a sampled softmax.
 Differs from the source: vectors are no longer than 1, and a temperature makes up for it, so that scores are in [-1, 1];
-a batch shares its negatives, so that as many as a set has items are affordable; more is dropped; validation is by MRR.
+a batch shares its negatives, so that thousands cost little; more is dropped; validation is by MRR.
 What they find, and what public ones find, is in docs/log/training.md.
 """
 
@@ -37,7 +37,7 @@ def sasrec() -> RunConfig:
             components=ComponentsConfig(queries="given", items="given", lengths="at_most_one"),
             similarity=DotProductConfig(temperature=TEMPERATURE),
             loss=ContrastiveConfig(kind="sampled_softmax", pointwise_weight=0.0),
-            negatives=UniformNegatives(num_items=12_288),
+            negatives=UniformNegatives(num_items=8192),
         ),
         training=TrainingConfig(
             num_steps=35_000,
@@ -53,8 +53,8 @@ def sasrec() -> RunConfig:
 
 @Recipe
 def sasrec_mol() -> RunConfig:
-    """Encoder of `sasrec` under a Mixture of Logits of four vectors of a history with the embedding of an item: as many
-    numbers an item as without, and four."""
+    """Encoder of `sasrec` under a Mixture of Logits of four vectors of a history with the embedding of an item, which
+    stores four numbers more than in `sasrec`."""
     return replace(sasrec(), name="sasrec-mol").with_family(
         similarity=MIXTURE,
         components=ComponentsConfig(items="given", lengths="at_most_one", query_hidden=0, gate_hidden=64),

@@ -4,11 +4,12 @@
     g(x) = scaled(W x)       [P_X, d]        v(x) = two layers, SiLU between  [P]; 1 in a gate that does not read it
 
 with GLU(q) = (A q + a) * sigmoid(B q + b). By default scaled(v) = v / max(|v|, 1e-6), so that components have length 1
-and are compared by cosines; with lengths `at_most_one` it is v / max(|v|, 1): what is short stays so, and an item that
-is rarely the answer may score low for every query.
+and are compared by cosines; with lengths `at_most_one` it is v / max(|v|, 1), so that an item that is rarely the answer
+may be short, and score low for every query.
 
 Components may also be given: an item's representation then is its P_X vectors, a query's its only one, or its P_Q
-vectors, whose gate alone is trained. Of an encoder that is trained the representation itself is the only component.
+vectors, whose gate alone is trained. In a model of histories the only component of an item may be its embedding, and
+that of a query what the encoder gives.
 
 Source: RAILS, Section 2 and Figure 1; the widths of its public configurations.
 
@@ -70,8 +71,8 @@ class ComponentsConfig:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     @property
-    def divided_by(self) -> float:
-        """Least length by which a component is divided."""
+    def shortest(self) -> float:
+        """The length up to which a component is not scaled up."""
         return 1.0 if self.lengths == "at_most_one" else SHORTEST_LENGTH
 
 
@@ -95,7 +96,7 @@ class QueryComponents(nn.Module):
     ) -> None:
         super().__init__()
         self.num_query_components, num_item_components = num_components
-        self.divided_by = config.divided_by
+        self.shortest = config.shortest
         self.own_width = own_width
         width -= own_width
         num_pairs = self.num_query_components * num_item_components
@@ -112,7 +113,7 @@ class QueryComponents(nn.Module):
         if self.own_width:
             components = torch.cat([components, own.unsqueeze(1)], dim=1)
         return QueryState(
-            components=unit(components, self.divided_by),
+            components=unit(components, self.shortest),
             gate=None if self.gate is None else self.gate(representation),
             temperature=self.temperature(representation),
         )
@@ -131,14 +132,14 @@ class ItemComponents(nn.Module):
     ) -> None:
         super().__init__()
         num_query_components, self.num_item_components = num_components
-        self.divided_by = config.divided_by
+        self.shortest = config.shortest
         num_pairs = num_query_components * self.num_item_components
         self.project = nn.Linear(width, self.num_item_components * config.width)
         self.gate = _gate(width, num_pairs, config, gate_reads)
 
     def forward(self, representation: Float[Tensor, "X D"]) -> ItemState:
         components = self.project(representation).unflatten(1, (self.num_item_components, -1))
-        components = unit(components, self.divided_by)
+        components = unit(components, self.shortest)
         return ItemState(
             components=components,
             gate=None if self.gate is None else self.gate(representation),
@@ -147,20 +148,21 @@ class ItemComponents(nn.Module):
 
 
 class GivenQueries(nn.Module):
-    """Representation of a query -> `QueryState` of one component, its direction. Every query has the same tau_q.
+    """Representation of a query -> `QueryState` of one component, the representation scaled to length 1. Every query
+    has the same tau_q.
 
     Args:
-        divided_by: least length by which a representation is divided; 1 if shorter ones stay as they are.
+        shortest: as of `unit`; 1 if shorter ones stay as they are.
     """
 
-    def __init__(self, temperature: TemperatureConfig, divided_by: float = 0.0) -> None:
+    def __init__(self, temperature: TemperatureConfig, shortest: float = 0.0) -> None:
         super().__init__()
-        self.divided_by = divided_by
+        self.shortest = shortest
         middle = math.sqrt(temperature.lowest * temperature.highest)
         self.temperature = nn.Parameter(torch.tensor(middle), requires_grad=False)
 
     def forward(self, representation: Float[Tensor, "B D"]) -> QueryState:
-        components = unit(representation, self.divided_by).unsqueeze(1)
+        components = unit(representation, self.shortest).unsqueeze(1)
         return QueryState(components, None, self.temperature.expand(len(representation)).clone())
 
 
@@ -194,12 +196,12 @@ class GatedQueries(nn.Module):
 
 
 class GivenItems(nn.Module):
-    """Representation of an item, its vectors one after the other -> `ItemState` of their directions.
+    """Representation of an item, its vectors one after the other -> `ItemState` of these, scaled to length 1.
 
     Args:
         gate_reads: as in `ItemComponents`.
         widths: numbers of each vector; empty if all have one width.
-        divided_by: as in `GivenQueries`.
+        shortest: as in `GivenQueries`.
     """
 
     def __init__(
@@ -209,18 +211,18 @@ class GivenItems(nn.Module):
         config: ComponentsConfig,
         gate_reads: bool = True,
         widths: Sequence[int] = (),
-        divided_by: float = 0.0,
+        shortest: float = 0.0,
     ) -> None:
         super().__init__()
         num_query_components, self.num_item_components = num_components
         self.widths = widths or [width // self.num_item_components] * self.num_item_components
         self.width = config.width if widths else self.widths[0]
-        self.divided_by = divided_by
+        self.shortest = shortest
         num_pairs = num_query_components * self.num_item_components
         self.gate = _gate(width, num_pairs, config, gate_reads)
 
     def forward(self, representation: Float[Tensor, "X E"]) -> ItemState:
-        components = unit(_apart(representation, self.widths, self.width), self.divided_by)
+        components = unit(_apart(representation, self.widths, self.width), self.shortest)
         return ItemState(
             components=components,
             gate=None if self.gate is None else self.gate(representation),

@@ -1,11 +1,11 @@
 """Items whose components are codes, decoded a block at a time for a search by components.
 
 Components are read back in the space that the rotation turns to, R x~, where a turned query R f has the same inner
-products with them; so nothing is turned back. What is longer than 1 is shortened to length 1, where components have it,
+products with them; so nothing is turned back. What is longer than 1 is shortened, where no component is,
 
     shortened(x~) = x~ / max(|x~|, 1)
 
-as components have length 1: that brings it nearer to x, and scores stay in [-1, 1].
+which brings it nearer to x, and keeps scores in [-1, 1].
 
 Axes: X items, P_X item components, d width of a component, M subspaces of all components, V component.
 """

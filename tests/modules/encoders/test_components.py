@@ -61,11 +61,11 @@ def test_components_of_length_at_most_one_keep_what_is_shorter() -> None:
     assert torch.allclose(state.average, state.components.sum(1) / 3)
 
 
-@pytest.mark.parametrize(("divided_by", "lengths"), [(0.0, [1.0, 1.0, 1.0]), (1.0, [0.1, 0.5, 1.0])])
-def test_given_components_of_length_one_or_at_most_one(divided_by: float, lengths: list[float]) -> None:
+@pytest.mark.parametrize(("shortest", "lengths"), [(0.0, [1.0, 1.0, 1.0]), (1.0, [0.1, 0.5, 1.0])])
+def test_given_components_of_length_one_or_at_most_one(shortest: float, lengths: list[float]) -> None:
     representation = F.normalize(torch.randn(3, 8), dim=1) * torch.tensor([0.1, 0.5, 7.0])[:, None]
-    query = GivenQueries(TemperatureConfig(), divided_by)(representation)
-    item = GivenItems(8, (1, 1), CONFIG, divided_by=divided_by)(representation)
+    query = GivenQueries(TemperatureConfig(), shortest)(representation)
+    item = GivenItems(8, (1, 1), CONFIG, shortest=shortest)(representation)
     for found in (query.components[:, 0], item.components[:, 0], item.average):
         assert found.norm(dim=1).tolist() == pytest.approx(lengths)
         assert torch.allclose(F.normalize(found, dim=1), F.normalize(representation, dim=1), atol=1e-6)
