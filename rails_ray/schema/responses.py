@@ -58,8 +58,8 @@ class BudgetResult(Response):
 
 class QueryResult(Response):
     """
-    items, scores: the items and their scores, best first. A cosine is in [-1, 1]; an item whose vector is all zeros has
-        none, comes last, and has a score just below -1.
+    items, scores: the items and their scores, best first. A cosine, or a mixture of them, is in [-1, 1]; an item whose vector is all
+        zeros has none, comes last, and has a score just below -1.
     titles: titles of the items; null if the index has none.
     fields: the attributes that the request names, of each item; null if it names none.
     threshold: lowest score to keep, apart from min_items; null if the cut-off is a number of items.
@@ -134,8 +134,8 @@ class SearchResponse(Response):
 
 
 class ExplainedItem(Response):
-    """score = sum of gates * cosines; both `[P_Q][P_X]`; gates are at least 0 and sum to 1. The score of
-    an item whose vector is all zeros is just below -1."""
+    """score = sum of gates * cosines; both `[P_Q][P_X]`; gates are at least 0 and sum to 1. Of components that may be
+    shorter than 1, cosines are the inner products. The score of an item whose vector is all zeros is just below -1."""
 
     item: IdField
     title: str | None
