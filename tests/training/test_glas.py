@@ -15,6 +15,7 @@ from rails_ray.families.data import read_data
 from rails_ray.families.dual_encoder.model import DualEncoder
 from rails_ray.families.dual_encoder.negatives import InBatchNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
+from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.losses.config import TermsConfig
 from rails_ray.modules.losses.glas import CoOccurrence
 from rails_ray.storage.filesystem import Storage
@@ -96,7 +97,11 @@ def test_the_recipe_differs_in_its_weight_alone() -> None:
         (lambda: TermsConfig(glas_weight=-1.0), r"glas_weight must be at least 0, got -1\.0"),
         (
             lambda: small_config("mixture").with_family(terms=TermsConfig(glas_weight=2.0)),
-            r"terms\.glas_weight must be 0 without a dot product, got 2\.0",
+            r"terms\.glas_weight must be 0 without a dot product of vectors of length 1, got 2\.0",
+        ),
+        (
+            lambda: config_of(2.0).with_family(components=ComponentsConfig(lengths="at_most_one")),
+            r"terms\.glas_weight must be 0 without a dot product of vectors of length 1, got 2\.0",
         ),
         (
             lambda: small_history_config("dot product").with_family(terms=TermsConfig(glas_weight=2.0)),
