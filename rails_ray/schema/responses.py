@@ -58,8 +58,8 @@ class BudgetResult(Response):
 
 class QueryResult(Response):
     """
-    items, scores: the items and their scores, best first. A cosine, or a mixture of them, is in [-1, 1]; an item whose vector is all
-        zeros has none, comes last, and has a score just below -1.
+    items, scores: the items and their scores, best first. A cosine, or a mixture of them, is in [-1, 1]; an item whose
+        vector is all zeros has none, comes last, and has a score just below -1.
     titles: titles of the items; null if the index has none.
     fields: the attributes that the request names, of each item; null if it names none.
     threshold: lowest score to keep, apart from min_items; null if the cut-off is a number of items.
