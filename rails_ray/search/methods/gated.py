@@ -44,7 +44,7 @@ from rails_ray.stopwatch import part
 
 RIDGE = 0.1  # lambda; .03 and .3 find as much, but for .02 on one trained model (LOG)
 NEAR = 8  # one scored item in so many weighs at least half of the best
-LEAST_VARIANCE = 1e-12  # of cosines, under which they say nothing
+LEAST_DEVIATION = 1e-5  # of a pair's cosines: items that differ by less do so by rounding, as those of one code
 NO_CERTIFICATE = "candidates by a linear fit to scores: an item that it leaves out may lie above the fit"
 
 
@@ -163,20 +163,23 @@ class Gated:
 
 
 def fitted(cosines: Float[Tensor, "B C P"], scores: Float[Tensor, "B C"]) -> Float[Tensor, "B P"]:
-    """a(q), from scored items; 1/P where there are none. Items without a finite score count as none."""
+    """a(q), from scored items; 1/P where there are none, and for pairs whose cosines are equal but for rounding. Items
+    without a finite score count as none."""
     num_pairs = cosines.shape[2]
     is_there = scores.isfinite()
     order = scores.masked_fill(~is_there, -torch.inf).argsort(dim=1, descending=True, stable=True)
     ranks = torch.empty_like(order)
     ranks.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
     weights = is_there / (1 + NEAR * ranks / is_there.sum(dim=1, keepdim=True).clamp(min=1))
-    weights = (weights / weights.sum(dim=1, keepdim=True).clamp(min=LEAST_VARIANCE))[:, :, None]  # [B, C, 1]
+    weights = (weights / weights.sum(dim=1, keepdim=True).clamp(min=1))[:, :, None]  # [B, C, 1]
     cosines = cosines.masked_fill(~is_there[:, :, None], 0)
     left = (scores - cosines.mean(dim=2)).masked_fill(~is_there, 0)[:, :, None]  # of the scores, by the average
     left = left - (weights * left).sum(dim=1, keepdim=True)
     cosines = cosines - (weights * cosines).sum(dim=1, keepdim=True)
-    deviations = (weights * cosines.square()).sum(dim=1, keepdim=True).clamp(min=LEAST_VARIANCE).sqrt()
-    cosines = cosines / deviations
+    deviations = (weights * cosines.square()).sum(dim=1, keepdim=True).sqrt()
+    says_nothing = deviations < LEAST_DEVIATION
+    deviations = deviations.masked_fill(says_nothing, 1)
+    cosines = (cosines / deviations).masked_fill(says_nothing, 0)
     weighted_cosines = (weights * cosines).transpose(1, 2)  # [B, P, C]
     ridge = RIDGE * torch.eye(num_pairs, dtype=cosines.dtype, device=cosines.device)
     slopes = torch.linalg.solve(weighted_cosines @ cosines + ridge, weighted_cosines @ left)  # [B, P, 1]

@@ -50,6 +50,20 @@ def test_without_items_the_weights_are_those_of_the_average() -> None:
     assert torch.equal(fitted(torch.rand(1, 3, 4), nothing), torch.full((1, 4), 0.25))
 
 
+def test_cosines_that_differ_by_rounding_change_no_weight() -> None:
+    """As those of items with one code, whose last bits depend on how many queries are asked together."""
+    torch.manual_seed(0)
+    cosines, scores = torch.rand(2, 3, 4), torch.rand(2, 3)
+    cosines[:, :, 2] = cosines[:, :1, 2]
+    noise = torch.tensor([[[0, 3e-8, -3e-8]], [[6e-8, 0, 3e-8]]]).transpose(1, 2)
+    noisy = cosines + noise * torch.tensor([0.0, 0, 1, 0])
+    assert not torch.equal(noisy, cosines)
+    assert torch.allclose(fitted(noisy, scores), fitted(cosines, scores), atol=1e-6)
+    assert fitted(noisy, scores)[:, 2].tolist() == [0.25] * 2
+    rest = [place for place in range(4) if place != 2]
+    assert not torch.allclose(fitted(noisy, scores)[:, rest], torch.tensor(0.25), atol=1e-3)
+
+
 def test_scores_that_are_linear_in_the_cosines_are_found_but_for_the_ridge() -> None:
     torch.manual_seed(0)
     cosines, weights = torch.rand(2, 500, 3), torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
