@@ -22,9 +22,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.data.batch import Groups, TrainingBatch, weighted_sum
+from rails_ray.kernels.product_softmax import product_softmax
 from rails_ray.modules.losses.negatives import Roles, are_copies, roles_among_copies
+from rails_ray.modules.losses.sampled_softmax import ScaledLogit
 from rails_ray.modules.losses.streaming_log_sum_exp import Sums
 from rails_ray.modules.model import PairModel
+from rails_ray.modules.similarities.dot_product import DotProduct
 from rails_ray.modules.similarities.states import ItemState, QueryState, take, tensors_of, with_tensors
 from rails_ray.training.collectives import gather as gathering
 from rails_ray.training.collectives.dcs import primary_and_image
@@ -82,6 +85,8 @@ def loss_over(
         alone: scores of one more candidate of each query, which comes last.
         groups: which items are a query's candidates; by default all.
     """
+    if groups is None and is_softmax_of_products(model, objective, query.components.device):
+        return softmax_of_products(objective, query, items, roles, weights, alone)
     of_query = tensors_of(query)
     num_candidates, device = len(items), query.temperature.device
     has_copies = groups is not None and (groups.is_one_each or prefers_copies(device))
@@ -109,6 +114,40 @@ def loss_over(
     lines = of_query if alone is None else [*of_query, alone]
     trained = [*_trained(model.similarity), *_trained(objective)]
     return sum_in_parts(loss_of, lines, tensors_of(items), trained, parts)
+
+
+def is_softmax_of_products(model: PairModel, objective: Objective, device: torch.device) -> bool:
+    """Return whether a loss is the softmax of inner products, for which a CPU has a kernel."""
+    return (
+        device.type == "cpu"
+        and isinstance(model.similarity, DotProduct)
+        and isinstance(objective, Contrastive)
+        and isinstance(objective.logit, ScaledLogit)
+        and not objective.pointwise_weight
+    )
+
+
+def softmax_of_products(
+    objective: Objective,
+    query: QueryState,
+    items: ItemState,
+    roles: Roles,
+    weights: Float[Tensor, " B"] | None,
+    alone: Float[Tensor, "B 1"] | None,
+) -> Float[Tensor, ""]:
+    """`loss_over` by that kernel."""
+    assert isinstance(objective, Contrastive)
+    assert isinstance(objective.logit, ScaledLogit)
+    return product_softmax(
+        query.components[:, 0],
+        items.components[:, 0],
+        alone,
+        roles.positive,
+        roles.is_hidden,
+        None if roles.log_weights is None else roles.log_weights * roles.is_negative,
+        weights,
+        objective.logit.tau,
+    )
 
 
 @dataclass(frozen=True)

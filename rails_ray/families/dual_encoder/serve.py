@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, assert_never
 
 import torch
@@ -37,7 +36,7 @@ from rails_ray.modules.encoders.vectors import VectorRows, VectorsConfig
 from rails_ray.modules.losses import ScoreLogit
 from rails_ray.modules.losses.beta_nce import beta_logit
 from rails_ray.modules.losses.exp_nce import exp_logit
-from rails_ray.modules.losses.sampled_softmax import scaled_logit
+from rails_ray.modules.losses.sampled_softmax import ScaledLogit
 from rails_ray.modules.model import Model
 from rails_ray.modules.similarities.dot_product import DotProduct, DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -119,7 +118,7 @@ class DualEncoderFamily(VectorItems, ServedFamily):
             case "exp_nce":
                 return exp_logit
             case "sampled_softmax" | "pointwise" | "maximum_likelihood":
-                return partial(scaled_logit, tau=self.own.similarity.temperature)
+                return ScaledLogit(self.own.similarity.temperature)
             case "none":
                 raise AssertionError("a run without a loss has no logit")
             case _:

@@ -30,7 +30,7 @@ from rails_ray.families.vector_items.trained_codes import (
     read_back,
     zeros_of,
 )
-from rails_ray.modules.losses.sampled_softmax import scaled_logit
+from rails_ray.modules.losses.sampled_softmax import ScaledLogit
 from rails_ray.modules.model import PairModel
 from rails_ray.modules.quantizers.learned import LearnedQuantizer
 from rails_ray.modules.quantizers.measured import measured
@@ -210,7 +210,7 @@ class QuantizerPiece:
     def _objective(self, model: DualEncoder) -> Objective:
         """The run's own; without one, the softmax of Equation 2."""
         if self.family.own.loss.kind == "none":
-            return Contrastive(partial(scaled_logit, tau=self._tau), 0.0)
+            return Contrastive(ScaledLogit(self._tau), 0.0)
         return self.family.objective(model)
 
     def _sampler(self, model: DualEncoder, given: Given) -> InBatchSampler:

@@ -221,12 +221,17 @@ class HistoryEncoder(nn.Module, ABC):
 
     def queries(self, features: Histories) -> Float[Tensor, "Q D"]:
         if features.rows.device.type != "cpu" or len(features) <= GROUP or not self._pays(features):
-            return self._asked(features)
-        found, order = [], []
-        for group, own in features.groups(GROUP):
-            found.append(self._asked(group))
-            order.append(own)
-        return torch.cat(found)[torch.cat(order).argsort()]
+            return self._asked(features, self.embeddings(features.rows))
+        groups = list(features.groups(GROUP))
+        rows = [group.rows.flatten() for group, _ in groups]
+        embedded = self.embeddings(torch.cat(rows)).split(
+            [len(own) for own in rows]
+        )  # back at once, as a table is large
+        found = [
+            self._asked(group, own.view(*group.rows.shape, -1))
+            for (group, _), own in zip(groups, embedded, strict=True)
+        ]
+        return torch.cat(found)[torch.cat([own for _, own in groups]).argsort()]
 
     def items(self, features: Int[Tensor, " X"]) -> Float[Tensor, "X D"]:
         return dropped(self.embeddings(features), self.config.item_dropout, self.training)
@@ -243,8 +248,8 @@ class HistoryEncoder(nn.Module, ABC):
             )
         return rows
 
-    def _asked(self, features: Histories) -> Float[Tensor, "Q D"]:
-        inputs = self.embeddings(features.rows) * math.sqrt(self.config.width) + self._positions(features)
+    def _asked(self, features: Histories, embedded: Float[Tensor, "B T D"]) -> Float[Tensor, "Q D"]:
+        inputs = embedded * math.sqrt(self.config.width) + self._positions(features)
         hidden = self.hidden(dropped(inputs, self.config.dropout, self.training), features)
         asked = hidden.flatten(0, 1)[features.asked]
         return asked if self.users is None else torch.cat([asked, self._users(features, self.users)], dim=1)

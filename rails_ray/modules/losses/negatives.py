@@ -86,16 +86,16 @@ def roles_among_copies(
 def are_relevant(item_rows: Int[Tensor, " N"], num_queries: int, relevance: BatchRelevance) -> Bool[Tensor, "B N"]:
     """Return whether an item answers a query."""
     num = len(item_rows)
-    hits = torch.zeros(num_queries, num + 1, dtype=torch.bool, device=item_rows.device)
+    hits = torch.zeros(num + 1, num_queries, dtype=torch.bool, device=item_rows.device)
     if not num:
-        return hits[:, :0]
+        return hits[:0].T
     # Equal rows share the place of the first; rows of no column have the last one. No size depends on what is found, as
     # the host would have to wait for a GPU.
     ordered = item_rows.sort().values
     at = torch.searchsorted(ordered, relevance.item_row)
     is_there = ordered[at.clamp(max=num - 1)] == relevance.item_row
-    hits[relevance.query, torch.where(is_there, at, num)] = True
-    return hits[:, torch.searchsorted(ordered, item_rows)]
+    hits[torch.where(is_there, at, num), relevance.query] = True
+    return hits[torch.searchsorted(ordered, item_rows)].T  # whole rows are gathered sooner than columns
 
 
 def are_copies(item_rows: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:

@@ -7,6 +7,8 @@ Source: RAILS, Equation 4 (first part).
 Axes: B queries, N items of the batch, the positives and negatives of all its queries.
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -25,6 +27,12 @@ def sampled_softmax(
     return logits.logsumexp(dim=1) - logits.gather(1, positive.unsqueeze(1)).squeeze(1)
 
 
-def scaled_logit(scores: Float[Tensor, "B X"], temperature: Float[Tensor, " B"], *, tau: float) -> Float[Tensor, "B X"]:
+@dataclass(frozen=True)
+class ScaledLogit:
     """phi = score / tau, the same for every query: `temperature` (tau_q) is not used and so not trained."""
-    return scores / tau
+
+    tau: float
+
+    def __call__(self, scores: Float[Tensor, "B X"], temperature: Float[Tensor, " B"]) -> Float[Tensor, "B X"]:
+        """The contract of `ScoreLogit`."""
+        return scores / self.tau

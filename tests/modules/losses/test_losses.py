@@ -12,7 +12,7 @@ from rails_ray.modules.losses.exp_nce import exp_logit
 from rails_ray.modules.losses.maximum_likelihood import BetaParameters, maximum_likelihood
 from rails_ray.modules.losses.mutual_information import mutual_information
 from rails_ray.modules.losses.negatives import BatchRelevance, roles
-from rails_ray.modules.losses.sampled_softmax import sampled_softmax, scaled_logit
+from rails_ray.modules.losses.sampled_softmax import ScaledLogit, sampled_softmax
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.data())
@@ -110,7 +110,7 @@ def test_maximum_likelihood_is_finite_at_the_ends_of_the_scale() -> None:
 
 
 def test_scaled_logit_is_phi() -> None:
-    assert scaled_logit(torch.tensor([[0.5]]), torch.tensor([9.0]), tau=0.05).item() == pytest.approx(10)
+    assert ScaledLogit(0.05)(torch.tensor([[0.5]]), torch.tensor([9.0])).item() == pytest.approx(10)
 
 
 @settings(deadline=None)
