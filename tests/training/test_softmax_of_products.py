@@ -1,5 +1,6 @@
 """A step whose loss is the softmax of inner products, by the kernel of a CPU and by the scores of all pairs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rails_ray.families.config import RunConfig
 from rails_ray.families.dual_encoder.negatives import CrossDeviceNegatives
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.modules.losses.config import ContrastiveConfig
+from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.training import contrast
 from rails_ray.training.step import in_one_process
 from support.examples import COLOURED, NO_TERMS, THINGS, sampler_of, small_config, small_history_config, window_sampler
@@ -25,11 +27,15 @@ OTHERS = {
 
 
 def of_texts(similarity: str, loss: ContrastiveConfig = SOFTMAX, **how: Any) -> RunConfig:
-    return small_config(similarity).with_family(loss=loss, terms=NO_TERMS, **how)
+    config = small_config(similarity)
+    warm = replace(config.family.similarity, temperature=1.0)  # or the gradients are all but 0
+    return config.with_family(loss=loss, terms=NO_TERMS, similarity=warm, **how)
 
 
 def of_histories() -> RunConfig:
-    return small_history_config("dot product").with_family(loss=SOFTMAX, terms=NO_TERMS)
+    return small_history_config("dot product").with_family(
+        loss=SOFTMAX, terms=NO_TERMS, similarity=DotProductConfig(temperature=1.0)
+    )
 
 
 def differentiated(config: RunConfig, batch_of: Any) -> tuple[Tensor, list[Tensor]]:
@@ -71,6 +77,7 @@ def test_value_and_gradient_are_those_of_all_scores(name: str, monkeypatch: pyte
     monkeypatch.setattr(contrast, "is_softmax_of_products", lambda *how: False)
     expected, others = differentiated(*CASES[name])
     assert counted == [1]
+    assert loss.item() > 0.01
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert len(gradients) == len(others) > 3
     for own, other in zip(gradients, others, strict=True):
