@@ -248,7 +248,7 @@ class HistoryEncoder(nn.Module, ABC):
             )
         return rows
 
-    def _asked(self, features: Histories, embedded: Float[Tensor, "B T D"]) -> Float[Tensor, "Q D"]:
+    def _asked(self, features: Histories, embedded: Float[Tensor, "B T D"]) -> Float[Tensor, "Q _"]:
         inputs = embedded * math.sqrt(self.config.width) + self._positions(features)
         hidden = self.hidden(dropped(inputs, self.config.dropout, self.training), features)
         asked = hidden.flatten(0, 1)[features.asked]

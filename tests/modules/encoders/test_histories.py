@@ -50,10 +50,10 @@ def test_groups_are_the_batch_in_parts(size: int) -> None:
 def test_groups_give_what_the_batch_at_once_gives(positions_from: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = encoder(num_users=USERS, positions_from=positions_from)
     features = window_sampler(max_length=6).batch(1).queries
-    at_once = made._asked(features)
+    at_once = made._asked(features, made.embeddings(features.rows))
     monkeypatch.setattr(histories, "GROUP", 2)
     calls = []
-    monkeypatch.setattr(made, "_asked", lambda own, ask=made._asked: calls.append(len(own)) or ask(own))
+    monkeypatch.setattr(made, "_asked", lambda own, rows, ask=made._asked: calls.append(len(own)) or ask(own, rows))
     assert torch.allclose(made.queries(features), at_once, atol=1e-12)
     assert calls == [2, 2, 2]
 
@@ -73,7 +73,7 @@ def test_long_histories_are_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     made = encoder()
     monkeypatch.setattr(histories, "GROUP", 2)
     calls = []
-    monkeypatch.setattr(made, "_asked", lambda own, ask=made._asked: calls.append(len(own)) or ask(own))
+    monkeypatch.setattr(made, "_asked", lambda own, rows, ask=made._asked: calls.append(len(own)) or ask(own, rows))
     made.queries(Histories(torch.zeros(5, 6, dtype=torch.int64), torch.arange(30)))
     assert calls == [5]
 
