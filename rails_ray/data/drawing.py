@@ -3,6 +3,7 @@
 | member       | an item is drawn                                                          |
 |--------------|---------------------------------------------------------------------------|
 | `Uniform`    | as often as any other                                                     |
+| `Every`      | once, whatever is wanted                                                  |
 | `Popularity` | as often as it answers training queries, to a power; at least once        |
 | `Mixture`    | half by the first, half by the second                                     |
 
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 
 @runtime_checkable
 class Drawing(Protocol):
-    """Draws item rows, with replacement."""
+    """Draws item rows."""
 
     def draw(self, generator: np.random.Generator, size: Sequence[int]) -> NDArray[np.int64]:
-        """Rows in an array of this shape."""
+        """Rows in an array of this shape, with replacement; `Every` has a line of all items in place of more."""
 
     def log_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
         """-log(X Q(x)) of each row; None if it is 0 for all, or shall not be corrected."""
@@ -35,6 +36,20 @@ class Uniform:
 
     def draw(self, generator: np.random.Generator, size: Sequence[int]) -> NDArray[np.int64]:
         return generator.integers(self.num_items, size=tuple(size))
+
+    def log_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        return None
+
+
+class Every:
+    """The contract of `Drawing`, for lines as long as the corpus or longer."""
+
+    def __init__(self, num_items: int) -> None:
+        self.num_items = num_items
+
+    def draw(self, generator: np.random.Generator, size: Sequence[int]) -> NDArray[np.int64]:
+        *shape, num = size
+        return np.tile(np.arange(min(num, self.num_items)), [*shape, 1])
 
     def log_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
         return None

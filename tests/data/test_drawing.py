@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray.data.drawing import Drawing, Mixture, Popularity, Uniform
+from rails_ray.data.drawing import Drawing, Every, Mixture, Popularity, Uniform
 from support.examples import window_sampler
 
 COUNTS = np.array([0, 1, 2, 5, 12])
@@ -24,6 +24,19 @@ def test_items_are_drawn_by_their_probabilities(drawing: Drawing, probabilities:
     weights = drawing.log_weights(np.arange(5))
     assert (np.zeros(5) if weights is None else weights) == pytest.approx(-np.log(5 * probabilities), abs=1e-6)
     assert isinstance(drawing, Drawing)
+
+
+@pytest.mark.parametrize("size", [[5], [9], [2, 7], [0], [3, 0], [0, 8]])
+def test_every_item_is_in_each_line_once(size: list[int]) -> None:
+    drawing, generator = Every(5), np.random.default_rng(0)
+    rows = drawing.draw(generator, size)
+    line = list(range(5)) if size[-1] else []
+    assert rows.tolist() == (line if len(size) == 1 else [line] * size[0])
+    assert rows.dtype == np.int64
+    assert drawing.log_weights(rows) is None
+    assert isinstance(drawing, Drawing)
+    rows[...] = 1  # a caller may change what it got
+    assert drawing.draw(generator, [5]).tolist() == list(range(5))
 
 
 def test_weighted_sums_estimate_the_sum_over_the_corpus() -> None:

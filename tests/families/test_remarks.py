@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from rails_ray.data.batch import SharedBy
 from rails_ray.data.dataset import DataSet
 from rails_ray.families.config import DataConfig, RunConfig
 from rails_ray.families.data import for_data, read_data
-from rails_ray.families.dual_encoder.negatives import HardNegatives, UniformNegatives
+from rails_ray.families.dual_encoder.negatives import (
+    DrawnNegatives,
+    HardNegatives,
+    MixedNegatives,
+    PopularityNegatives,
+    UniformNegatives,
+)
 from rails_ray.families.dual_encoder.train import DualEncoderTraining
 from rails_ray.families.running import begin
 from rails_ray.modules.schedule import TrainingConfig
@@ -30,11 +37,37 @@ def of_data(config: RunConfig, folder: Path) -> tuple[RunConfig, DataSet]:
 def test_more_negatives_than_items(tmp_path: Path) -> None:
     compared_by = {"similarity": DotProductConfig(), "negatives": UniformNegatives(num_items=61)}
     config, read = of_data(small_config().with_family(**compared_by), write_text_data(tmp_path))
+    own = DualEncoderTraining.of(config)
+    [sentence] = own.remarks(read)
+    assert sentence.startswith("negatives.num_items is 61 and ")
+    assert sentence.endswith(" has 60 items, so that each is a negative once")
+    assert sorted(own.sampler(own.model(), read).batch(3).item_rows.tolist()) == [*range(60)]
+    fitting = config.with_family(negatives=UniformNegatives(num_items=60))
+    assert DualEncoderTraining.of(fitting).remarks(read) == []
+
+
+@pytest.mark.parametrize("negatives", [PopularityNegatives(num_items=61), MixedNegatives(num_items=61)])
+def test_more_negatives_by_popularity_than_items(negatives: DrawnNegatives, tmp_path: Path) -> None:
+    compared_by = {"similarity": DotProductConfig(), "negatives": negatives}
+    config, read = of_data(small_config().with_family(**compared_by), write_text_data(tmp_path))
     [sentence] = DualEncoderTraining.of(config).remarks(read)
     assert sentence.startswith("negatives.num_items should be at most the 60 items of ")
     assert sentence.endswith(", got 61, so that some are drawn several times: lower --negatives.num-items")
-    fitting = config.with_family(negatives=UniformNegatives(num_items=60))
-    assert DualEncoderTraining.of(fitting).remarks(read) == []
+
+
+@pytest.mark.parametrize("shared_by", ["batch", "history", "query"])
+def test_histories_with_every_item_as_a_negative(shared_by: SharedBy, tmp_path: Path) -> None:
+    config, read = of_data(small_history_config(num_items=0), write_sequence_data(tmp_path))
+    num = len(read.item_ids)
+    config = config.with_family(negatives=UniformNegatives(num_items=3 * num, shared_by=shared_by))
+    own = DualEncoderTraining.of(config)
+    batch = own.sampler(own.model(), read).batch(0)
+    drawn = batch.item_rows[: batch.num_shared][None]
+    if batch.groups is not None:
+        assert batch.num_shared == 0
+        drawn = batch.item_rows[batch.groups.negatives]
+    assert drawn.sort(dim=1).values.tolist() == [[*range(num)]] * len(drawn)
+    assert len(drawn)
 
 
 def test_a_mixture_over_texts_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

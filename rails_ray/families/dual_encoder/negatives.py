@@ -11,7 +11,8 @@ class DrawnNegatives:
     """Items drawn from the corpus.
 
     Args:
-        num_items: N, items drawn at a time; in text data the positives are among them.
+        num_items: N, items drawn at a time; in text data the positives are among them. Of a corpus that has no more,
+            each is taken once where they are drawn uniformly.
         shared_by: queries that share the drawn items: all of a step (`batch`), those of one history (`history`), or
             none (`query`). Sharing widely is cheap; sharing little lets a step see more of the corpus.
     """

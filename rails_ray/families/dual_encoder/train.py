@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.drawing import Drawing, Mixture, Popularity, Uniform
+from rails_ray.data.drawing import Drawing, Every, Mixture, Popularity, Uniform
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.families.config import RunConfig
@@ -92,10 +92,15 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         found = list[str]()
         if not self.trains:
             return found
-        if isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
+        if isinstance(negatives, PopularityNegatives | MixedNegatives) and negatives.num_items > num_items:
             found.append(
                 f"negatives.num_items should be at most the {num_items} items of {self.data_name}, got "
                 f"{negatives.num_items}, so that some are drawn several times: lower --negatives.num-items"
+            )
+        elif isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
+            found.append(
+                f"negatives.num_items is {negatives.num_items} and {self.data_name} has {num_items} items, so that "
+                "each is a negative once"
             )
         inputs = read.queries["train"].inputs
         data, is_mixture = self.config.data, self.own.similarity.kind == "mixture_of_logits"
@@ -308,6 +313,8 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
                 return Popularity(counts, negatives.power, is_corrected=negatives.is_corrected)
             case MixedNegatives():
                 return Mixture(Popularity(counts, 1.0, is_corrected=negatives.is_corrected))
+            case DrawnNegatives(num_items=wanted) if wanted >= len(read.item_ids):
+                return Every(len(read.item_ids))
             case _:
                 return Uniform(len(read.item_ids))
 
