@@ -101,6 +101,5 @@ class _ProductSoftmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
-        found = [None if own is None else own.mul_(gradient) for own in ctx.gradients]
-        ctx.gradients = None
+        found = [None if own is None else own * gradient for own in ctx.gradients]
         return *found, None, None, None, None, None

@@ -79,6 +79,10 @@ def test_only_what_is_trained_has_a_gradient() -> None:
     found = torch.autograd.grad(case.loss(), [case.queries, case.alone])
     assert torch.allclose(found[0], directly[0])
     assert torch.allclose(found[1], directly[2])
+    loss = case.loss()
+    for _ in range(2):  # a graph that is kept can be gone through again
+        (again,) = torch.autograd.grad(loss, [case.queries], retain_graph=True)
+        assert torch.allclose(again, directly[0])
     with torch.no_grad():
         assert not case.loss().requires_grad
 

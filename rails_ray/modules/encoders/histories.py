@@ -222,16 +222,12 @@ class HistoryEncoder(nn.Module, ABC):
     def queries(self, features: Histories) -> Float[Tensor, "Q D"]:
         if features.rows.device.type != "cpu" or len(features) <= GROUP or not self._pays(features):
             return self._asked(features, self.embeddings(features.rows))
-        groups = list(features.groups(GROUP))
-        rows = [group.rows.flatten() for group, _ in groups]
-        embedded = self.embeddings(torch.cat(rows)).split(
-            [len(own) for own in rows]
-        )  # back at once, as a table is large
-        found = [
-            self._asked(group, own.view(*group.rows.shape, -1))
-            for (group, _), own in zip(groups, embedded, strict=True)
-        ]
-        return torch.cat(found)[torch.cat([own for _, own in groups]).argsort()]
+        groups, order = zip(*features.groups(GROUP), strict=True)
+        # Embedded at once: the way back makes a gradient as large as the table each time.
+        embedded = self.embeddings(torch.cat([group.rows.flatten() for group in groups]))
+        parts = embedded.split([group.rows.numel() for group in groups])
+        found = [self._asked(own, part.view(*own.rows.shape, -1)) for own, part in zip(groups, parts, strict=True)]
+        return torch.cat(found)[torch.cat(order).argsort()]
 
     def items(self, features: Int[Tensor, " X"]) -> Float[Tensor, "X D"]:
         return dropped(self.embeddings(features), self.config.item_dropout, self.training)
