@@ -45,7 +45,7 @@ from rails_ray.modules.encoders.components import ComponentsConfig
 from rails_ray.modules.encoders.text import TransformerConfig
 from rails_ray.modules.losses.config import ContrastiveConfig
 from rails_ray.modules.losses.negatives import BatchRelevance, Roles, roles_among_copies
-from rails_ray.modules.losses.sampled_softmax import scaled_logit
+from rails_ray.modules.losses.sampled_softmax import ScaledLogit
 from rails_ray.modules.losses.streaming_log_sum_exp import Sums
 from rails_ray.modules.similarities.dot_product import DotProductConfig
 from rails_ray.modules.similarities.mol import MixtureOfLogits, MixtureOfLogitsConfig
@@ -177,7 +177,7 @@ def peak_bytes(form: str, num_items: int, block_size: int) -> int:
     similarity = MixtureOfLogits(
         MixtureOfLogitsConfig(num_query_components=2, num_item_components=2, gate_hidden=16, logit_dropout=0.0)
     )
-    objective = Contrastive(partial(scaled_logit, tau=0.05), 0.0)
+    objective = Contrastive(ScaledLogit(0.05), 0.0)
     query, own = random_query(), random_items(0)
     leaves = [part.requires_grad_() for part in tensors_of(query)]
     own_leaves = [part.requires_grad_() for part in tensors_of(own)]

@@ -1,7 +1,7 @@
 """The sampled softmax over inner products, forward and back for a few queries at a time, so that no score leaves the
 cache of a CPU.
 
-    z_qx  = <f_q, g_x> / tau + w_qx                                 -inf where x is hidden from q
+    z_qx  = <f_q, g_x> / tau + w_qx                                 w = 0 for x+; -inf where x is hidden from q
     L     = sum_q v_q (logsumexp_x z_qx - z_q,x+)
     dL/dz_qx = v_q (softmax_x z_qx - 1[x = x+])
 
@@ -36,7 +36,7 @@ def product_softmax(
         alone: the score of one more candidate of each query, which comes last, so that C = N + 1; C = N without.
         positive: column of each query's positive, which is not hidden.
         is_hidden: candidates to leave out.
-        log_weights: w, what is added to logits; None for 0.
+        log_weights: w, what is added to the logits of all but the positive; None for 0.
         weights: v, what each query counts; None for 1.
         tau: temperature of the logits, above 0.
     """
@@ -76,10 +76,11 @@ class _ProductSoftmax(torch.autograd.Function):
             if alone is not None:
                 scores[:, num_items:] = alone[part]
             scores /= tau
+            of_positive = scores.gather(1, chosen)
             if log_weights is not None:
                 scores += log_weights[part]
+                scores.scatter_(1, chosen, of_positive)
             scores.masked_fill_(is_hidden[part], -torch.inf)
-            of_positive = scores.gather(1, chosen)
             largest = scores.amax(dim=1, keepdim=True)
             total = scores.sub_(largest).exp_().sum(dim=1, keepdim=True)
             losses[part] = (total.log() + largest - of_positive)[:, 0]
@@ -95,11 +96,11 @@ class _ProductSoftmax(torch.autograd.Function):
                 of_items.addmm_(shared.T, own)
             if of_alone is not None:
                 of_alone[part] = scores[:, num_items:]
-        ctx.gradients = of_queries, of_items, of_alone
+        ctx.save_for_backward(of_queries, of_items, of_alone)
         return losses.sum() if weights is None else (losses * weights).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
-        found = [None if own is None else own * gradient for own in ctx.gradients]
+        found = [None if own is None else own * gradient for own in ctx.saved_tensors]
         return *found, None, None, None, None, None

@@ -144,7 +144,7 @@ def softmax_of_products(
         alone,
         roles.positive,
         roles.is_hidden,
-        None if roles.log_weights is None else roles.log_weights * roles.is_negative,
+        roles.log_weights,
         weights,
         objective.logit.tau,
     )

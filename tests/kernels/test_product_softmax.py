@@ -44,7 +44,9 @@ class Case:
     def logits(self) -> Tensor:
         scores = self.queries @ self.items.T
         scores = scores if self.alone is None else torch.cat([scores, self.alone], dim=1)
-        return scores / TAU if self.log_weights is None else scores / TAU + self.log_weights
+        if self.log_weights is None:
+            return scores / TAU
+        return scores / TAU + self.log_weights.scatter(1, self.positive[:, None], 0)
 
     def loss(self) -> Tensor:
         return product_softmax(
@@ -80,9 +82,11 @@ def test_only_what_is_trained_has_a_gradient() -> None:
     assert torch.allclose(found[0], directly[0])
     assert torch.allclose(found[1], directly[2])
     loss = case.loss()
-    for _ in range(2):  # a graph that is kept can be gone through again
-        (again,) = torch.autograd.grad(loss, [case.queries], retain_graph=True)
+    for is_kept in (True, True, False):
+        (again,) = torch.autograd.grad(loss, [case.queries], retain_graph=is_kept)
         assert torch.allclose(again, directly[0])
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(loss, [case.queries])
     with torch.no_grad():
         assert not case.loss().requires_grad
 

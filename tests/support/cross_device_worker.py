@@ -55,6 +55,7 @@ class Case:
     precision: torch.dtype = torch.float32
     encode_size: int = 0
     is_weighted: bool = False
+    pointwise_weight: float = 0.5  # heavy, so that no wrong gradient could hide behind another loss
 
 
 def cases() -> Iterator[Case]:
@@ -64,6 +65,8 @@ def cases() -> Iterator[Case]:
         yield Case(model, loss=loss, form=form)
     for form, batch in product(FORMS, BATCHES):
         yield Case("towers mixture", form=form, batch=batch, is_weighted=True)
+    for form, batch, is_weighted in product(FORMS, BATCHES, (True, False)):  # by a kernel, but for "stream"
+        yield Case("towers dot", "sampled_softmax", form, batch, is_weighted=is_weighted, pointwise_weight=0.0)
     for form in BASELINES:
         yield Case("towers mixture", form=form)
     for form in FORMS:
@@ -83,10 +86,8 @@ def config_of(case: Case) -> RunConfig:
             width=8, num_heads=2, hidden=16, max_length=8, vocabulary_size=300, pooling=pooling, dropout=0.0
         )
         config = config.with_family(encoder=sizes)
-    # Heavy weights, so that no wrong gradient could hide behind another loss.
-    return config.with_family(
-        loss=ContrastiveConfig(kind=case.loss, pointwise_weight=0.5), terms=TermsConfig(mutual_information_weight=1.0)
-    )
+    loss = ContrastiveConfig(kind=case.loss, pointwise_weight=case.pointwise_weight)
+    return config.with_family(loss=loss, terms=TermsConfig(mutual_information_weight=1.0))
 
 
 def model_of(case: Case) -> DualEncoder:

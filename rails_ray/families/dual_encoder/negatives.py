@@ -11,8 +11,7 @@ class DrawnNegatives:
     """Items drawn from the corpus.
 
     Args:
-        num_items: N, items drawn at a time; in text data the positives are among them. Of a corpus that has no more,
-            each is taken once where they are drawn uniformly.
+        num_items: N, items drawn at a time; in text data the positives are among them.
         shared_by: queries that share the drawn items: all of a step (`batch`), those of one history (`history`), or
             none (`query`). Sharing widely is cheap; sharing little lets a step see more of the corpus.
     """
@@ -27,7 +26,7 @@ class DrawnNegatives:
 
 @dataclass(frozen=True, kw_only=True)
 class UniformNegatives(DrawnNegatives):
-    """Items drawn uniformly; see `DrawnNegatives`."""
+    """Items drawn uniformly, or each once if there are no more than `num_items`; see `DrawnNegatives`."""
 
     kind: Literal["uniform"] = "uniform"
 

@@ -25,6 +25,7 @@ from rails_ray.families.dual_encoder.negatives import (
     InBatchNegatives,
     MixedNegatives,
     PopularityNegatives,
+    UniformNegatives,
 )
 from rails_ray.families.dual_encoder.piece import DualEncoderPiece
 from rails_ray.families.dual_encoder.serve import DualEncoderFamily
@@ -92,15 +93,15 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
         found = list[str]()
         if not self.trains:
             return found
-        if isinstance(negatives, PopularityNegatives | MixedNegatives) and negatives.num_items > num_items:
-            found.append(
-                f"negatives.num_items should be at most the {num_items} items of {self.data_name}, got "
-                f"{negatives.num_items}, so that some are drawn several times: lower --negatives.num-items"
-            )
-        elif isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
+        if isinstance(negatives, UniformNegatives) and negatives.num_items > num_items:
             found.append(
                 f"negatives.num_items is {negatives.num_items} and {self.data_name} has {num_items} items, so that "
                 "each is a negative once"
+            )
+        elif isinstance(negatives, DrawnNegatives) and negatives.num_items > num_items:
+            found.append(
+                f"negatives.num_items should be at most the {num_items} items of {self.data_name}, got "
+                f"{negatives.num_items}: lower --negatives.num-items"
             )
         inputs = read.queries["train"].inputs
         data, is_mixture = self.config.data, self.own.similarity.kind == "mixture_of_logits"
@@ -313,7 +314,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
                 return Popularity(counts, negatives.power, is_corrected=negatives.is_corrected)
             case MixedNegatives():
                 return Mixture(Popularity(counts, 1.0, is_corrected=negatives.is_corrected))
-            case DrawnNegatives(num_items=wanted) if wanted >= len(read.item_ids):
+            case UniformNegatives(num_items=wanted) if wanted >= len(read.item_ids):
                 return Every(len(read.item_ids))
             case _:
                 return Uniform(len(read.item_ids))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rails_ray.cli.inspecting import timing
@@ -74,6 +75,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     for form in ("text", "history", "features"):
         write(folder / form, form)
     write_vector_data(folder / "vectors")
+    change(folder / "vectors", "relevance", lambda found: found.append_column("weight", pa.array([0.5] * len(found))))
     for table in ("queries", "relevance"):
         (write_text_data(folder / "alone") / f"{table}.parquet").unlink()
     change(write_text_data(folder / "refused"), "queries", setting("split", 1, "holdout"))
