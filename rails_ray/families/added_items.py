@@ -36,7 +36,10 @@ def checked_ids(version: Version, items: pa.Table) -> ItemIds:
     column = items["item_id"]
     if pa.types.is_integer(column.type) != pa.types.is_integer(kind):
         raise ValueError(f"item_id must be of type {kind}, as those of version {version.name} are, got {column.type}")
-    ids = ItemIds(column.cast(kind))
+    try:
+        ids = ItemIds(column.cast(kind))
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"item_id must fit type {kind}, as those of version {version.name} do: {error}") from None
     if len(np.unique(keys_of(ids.column))) < len(ids):
         seen = set[ItemId]()
         for own in ids:  # a hash may be that of another string

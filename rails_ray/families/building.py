@@ -23,6 +23,7 @@ from rails_ray.families.recipes.vectors import vector_cosine
 from rails_ray.families.registry import served_family
 from rails_ray.modules import weight_files
 from rails_ray.modules.encoders.vectors import VectorsConfig
+from rails_ray.schema.fields import shortened
 from rails_ray.search.indexes.faiss_index import IndexConfig
 from rails_ray.storage import parts, versions
 from rails_ray.storage.attributes import ATTRIBUTE, kinds_of, read_column
@@ -118,10 +119,11 @@ def index_config(index: str | IndexConfig) -> IndexConfig:
         ValueError: if there is no such kind.
     """
     kinds: dict[str, type[IndexConfig]] = {config.kind: config for config in get_args(IndexConfig)}
-    if not isinstance(index, str):
-        return index
-    if index not in kinds:
-        raise ValueError(f"index must be one of {', '.join(kinds)}, or the config of one, got {index!r}")
+    if isinstance(index, get_args(IndexConfig)):
+        found: IndexConfig = index
+        return found
+    if not isinstance(index, str) or index not in kinds:
+        raise ValueError(f"index must be one of {', '.join(kinds)}, or the config of one, got {shortened(index)}")
     return kinds[index]()
 
 

@@ -22,7 +22,7 @@ from rails_ray.errors import ConflictError, DamagedError
 from rails_ray.families.added_items import checked_ids, encoded_parts, id_type
 from rails_ray.families.next_version import ATTEMPTS, next_name, publish_after, with_parts, write_part
 from rails_ray.families.version import Version
-from rails_ray.item_ids import ItemId
+from rails_ray.item_ids import ItemId, is_unicode
 from rails_ray.schema.fields import check_ids, listed
 from rails_ray.storage import hidden, live_ids, versions, watermarks
 from rails_ray.storage.balance import added, balance_of, removed
@@ -222,7 +222,7 @@ def _ids_of_type(item_ids: Sequence[ItemId], kind: pa.DataType) -> pa.Array:
     """Those that can be ids of a version, each once: integers may be given in decimal digits."""
     distinct = dict.fromkeys(item_ids)
     if not pa.types.is_integer(kind):
-        return pa.array([own for own in distinct if isinstance(own, str)], kind)
+        return pa.array([own for own in distinct if isinstance(own, str) and is_unicode(own)], kind)
     numbers = [own for own in map(_as_integer, distinct) if own is not None]
     least, most = (np.iinfo(kind.to_pandas_dtype()).min, np.iinfo(kind.to_pandas_dtype()).max)
     return pa.array(list(dict.fromkeys(own for own in numbers if least <= own <= most)), kind)

@@ -118,6 +118,8 @@ def _given_column(
         raise ValueError(f"{name} must be one for each of the {num_items} items, got {len(given)}")
     try:
         column = _column(given)
+    except OverflowError as error:
+        raise ValueError(f"{name} must be integers of 64 bits, all signed or all unsigned, got: {error}") from None
     except UNREADABLE as error:
         raise ValueError(f"{name} must be {kind}, got: {error}") from None
     if column.null_count or not any(is_kind(column.type) for is_kind in are):

@@ -10,7 +10,8 @@
 | `surrogate` | vectors whose inner products stand for any similarity's scores         | none; LEMUR              |
 | `axn`       | a query's scores, fitted again each time more of them are known        | Yadav et al., 2024       |
 
-`budget` says how a query spends its calls, `scored` what queries with scores are; `rankers` has heavy rankers.
+`budget` says how a query spends its calls, `rounding` what counts as equal,
+`scored` what queries with scores are; `rankers` has heavy rankers.
 
 A relevance matrix has a row for each item and a column for each query, R[i, q] = R(i, q). Higher is better.
 """

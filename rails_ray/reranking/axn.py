@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rails_ray.kernels.top_k import TopK, select
+from rails_ray.reranking.rounding import ROUNDING
 
 
 class Correction:
@@ -73,6 +74,8 @@ class Correction:
         if self.has_units:
             return self._of(self.answers - self.start)
         start, answers = self.start - self.start[:, :1], self.answers - self.answers[:, :1]  # equal ones become 0
+        is_flat = start.abs().amax(dim=1) <= ROUNDING * self.start.abs().amax(dim=1)
+        start = start.masked_fill(is_flat[:, None], 0)
         columns = torch.stack([torch.ones_like(start), start, answers], dim=2)  # [B, A, 3]
         gram = columns.mT @ torch.cholesky_solve(columns, self._factor)
         (ones, of_start, of_answers), (_, squares, products) = gram[:, 0].T, gram[:, 1].T

@@ -22,6 +22,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rails_ray.reranking.rounding import deviations
+
 
 @dataclass(frozen=True, kw_only=True)
 class RelevanceEmbeddingConfig:
@@ -52,8 +54,7 @@ class Standardise(nn.Module):
     def __init__(self, rows: Float[Tensor, "N D"]) -> None:
         super().__init__()
         self.register_buffer("mean", rows.mean(dim=0))
-        deviation = rows.std(dim=0, correction=0)
-        self.register_buffer("deviation", torch.where(deviation > 0, deviation, 1.0))
+        self.register_buffer("deviation", deviations(rows))
 
     def forward(self, rows: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         return (rows - self.mean) / self.deviation

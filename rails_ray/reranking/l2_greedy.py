@@ -45,17 +45,22 @@ def l2_greedy(relevance: Float[Tensor, "X Q"], num_supports: int) -> Int[Tensor,
     directions = relevance.new_zeros(0, num_queries)  # o_t
     along = relevance.new_zeros(num_items, 0)  # p_ti
     is_chosen = torch.zeros(num_items, dtype=torch.bool, device=relevance.device)
-    chosen = []
-    for _ in range(num_supports):
+    chosen = list[int]()
+    while len(chosen) < num_supports:
         is_left = (outside > least * lengths) & (lengths > 0)
         gains = torch.where(is_left, rebuilt / outside, -1).masked_fill(is_chosen, -torch.inf)
         row = int(gains.argmax())
-        chosen.append(row)
-        is_chosen[row] = True
         if gains[row] < 0:  # nothing is left of any: as good as any
+            chosen.append(row)
+            is_chosen[row] = True
             continue
         rest = relevance[row] - along[row] @ directions
         rest = rest - (rest @ directions.T) @ directions  # once more, against rounding
+        if rest.square().sum() <= least * lengths[row]:  # `outside`, a difference, was rounding
+            outside[row] = 0
+            continue
+        chosen.append(row)
+        is_chosen[row] = True
         direction = rest / rest.norm()
         in_all = relevance @ direction  # [X], p_i, as o_t is orthogonal to what went before
         image = relevance.T @ in_all  # c_t

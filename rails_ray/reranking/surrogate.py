@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from rails_ray.modules.similarities import Scorer
 from rails_ray.modules.similarities.states import ItemState, QueryState, take
 from rails_ray.reranking.anncur import AnnCur
+from rails_ray.reranking.rounding import deviations
 from rails_ray.reranking.supports import L2GreedySupports, select_supports
 
 HIDDEN = 256  # of the network
@@ -189,8 +190,7 @@ def fit_surrogate(
         rows = select_supports(L2GreedySupports(dtype="float32"), relevance, config.num_supports, seed=seed)
         supports = replace(take(items, torch.as_tensor(rows)), average=None)
     phi = _phi(similarity, sample, supports)
-    mean, deviation = phi.mean(dim=0), phi.std(dim=0, correction=0)
-    deviation = torch.where(deviation > 0, deviation, 1.0)
+    mean, deviation = phi.mean(dim=0), deviations(phi)
     rows = (phi - mean) / deviation
     if config.kind == "ridge":
         weights, biases = _linear(rows, relevance, config)

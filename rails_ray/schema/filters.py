@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
+from rails_ray.item_ids import is_unicode
 from rails_ray.schema.fields import LARGEST_TIME, LONGEST_ECHO, LONGEST_TIME, shortened
 from rails_ray.schema.times import microseconds_of
 
@@ -202,7 +203,7 @@ def _literal(given: Any, kind: str | None, where: str) -> Any:
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     is_finite = is_number and (isinstance(given, int) or math.isfinite(given))
     match kind:
-        case None if isinstance(given, str | bool) or is_finite:
+        case None if isinstance(given, bool) or is_finite or (isinstance(given, str) and is_unicode(given)):
             return given
         case "bool" if isinstance(given, bool):
             return given
@@ -210,7 +211,7 @@ def _literal(given: Any, kind: str | None, where: str) -> Any:
             return given
         case "float" if is_finite and abs(given) <= sys.float_info.max:
             return float(given)
-        case "string" | "strings" if isinstance(given, str):
+        case "string" | "strings" if isinstance(given, str) and is_unicode(given):
             return given
         case "timestamp":
             return _time(given, is_finite, where)

@@ -123,14 +123,14 @@ class SearchResult(TopK):
         """Bring scores, which rounding may have left a little outside, into [-1, 1]."""
         if not self.scores.numel():
             return self
+        bound = torch.where(self.bound.isposinf(), self.bound, self.bound.clamp(max=1))
         least, most = (end.item() for end in self.scores.aminmax())  # numbers compare sooner than tensors
         if least >= -1 and most <= 1:
-            return self
+            return replace(self, bound=bound)
         is_outside = (self.scores.abs() > 1) & (self.scores > -torch.inf)
         if not is_outside.any():
-            return self
+            return replace(self, bound=bound)
         best = select(torch.where(is_outside, self.scores.sign(), self.scores), self.k, self.item_rows)
-        bound = torch.where(self.bound.isposinf(), self.bound, self.bound.clamp(max=1))
         return replace(self, scores=best.scores, item_rows=best.item_rows, bound=bound)
 
     def on(self, device: torch.device | str) -> "SearchResult":

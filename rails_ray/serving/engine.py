@@ -129,8 +129,11 @@ class Engine:
         """
         search = self._search if request.fallback is None else self._with_fallback
         if request.group_by is not None:
+            scope_of(request, self.version.described.attributes)  # refuses an attribute that is none
+            num = request.k and request.k * request.group_size
+            _, _, most_kept, _ = self._checked(request.model_copy(update={"k": num}))
             most = self.limits.max_answered_items // max(len(request.queries), 1)
-            rounds = grouped(search, request, request.k or DEFAULT_K, max(most, 1))
+            rounds = grouped(search, request, request.k or most_kept, max(most, 1))
         else:
             rounds = paged(search, request, DEFAULT_K) if is_paged(request) else search(request)
         answered, stages = yield from timed(rounds)

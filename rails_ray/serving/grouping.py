@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rails_ray.schema.requests import SearchRequest
 from rails_ray.schema.responses import CertificateResult, QueryResult
 from rails_ray.search.rounds import Rounds
+from rails_ray.serving.paging import is_paged
 
 if TYPE_CHECKING:
     from rails_ray.serving.engine import Answered
@@ -34,8 +35,8 @@ def grouped(
         ValueError: if the request has a budget, or asks for a page.
     """
     assert request.group_by is not None
-    if request.budget is not None or request.offset is not None:
-        other = "budget" if request.budget is not None else "offset"
+    if request.budget is not None or is_paged(request):
+        other = "a budget" if request.budget is not None else "pages (offset, after)"
         raise ValueError(f"group_by must be left out of a request with {other}, got both")
     name, size, num = request.group_by, request.group_size, min(FIRST * k * request.group_size, most)
     fields = [*request.fields, *([] if name in request.fields else [name])]
@@ -77,6 +78,7 @@ def _grouped(result: QueryResult, name: str, k: int, size: int, *, is_whole: boo
         counts[value] = counts.get(value, 0) + 1
         if counts[value] <= size:
             places.append(place)
+    has_more = result.is_truncated or len(counts) < len(set(_values(result, name)))
     certificate = result.certificate
     if not is_whole:
         certificate = CertificateResult(is_exact=False, gap=None, reason=UNSEEN)
@@ -87,6 +89,7 @@ def _grouped(result: QueryResult, name: str, k: int, size: int, *, is_whole: boo
             "titles": None if result.titles is None else [result.titles[place] for place in places],
             "fields": [(result.fields or [])[place] for place in places],
             "num_kept": sum(place < result.num_kept for place in places),
+            "is_truncated": has_more,
             "certificate": certificate,
         }
     )

@@ -1,10 +1,12 @@
 """Pages of a list: a search that goes on where another ended, also if items have come and gone between the two.
 
-    place(q) = the place after the last item of the page before or, if that is gone, of the first that scores less
+    place(q) = the place after the last item of the page before or, if that is gone or scores otherwise now, after all
+               that score more and those that were shown of equal ones
     page(q)  = list(q)[place .. place + k - 1], of a search for place + k items
 
-A cursor holds the last item, its score and its place. No item is on two pages, and none is left out that was there all
-the time, as long as scores do not change: items that come before the place move it, whatever version answers.
+A cursor holds the last item, its score, its place and the items shown before it that scored the same. No item is on two
+pages, and none is left out that was there all the time, as long as its score does not change: items that come before
+the place move it, whatever version answers.
 """
 
 import base64
@@ -24,22 +26,27 @@ if TYPE_CHECKING:
     from rails_ray.serving.engine import Answered
 
 SPARE = 16  # items more than the place needs, as some may have come since
+ROUNDING = 1e-6  # of a score, or of 1: two searches of other sizes may differ by as much
+MOST_TIES = 100  # whose ids a cursor holds
+DEEPEST = 2**30  # place in a list
 
 
 class Cursor(NamedTuple):
     """
     item: the last item of a page.
     place: number of items up to and including it.
+    ties: the items before it whose score is the same, but for rounding.
     """
 
     item: ItemId
     score: float
     place: int
+    ties: Sequence[ItemId] = ()
 
     @property
     def text(self) -> str:
         """The cursor as requests give it back."""
-        return base64.urlsafe_b64encode(json.dumps(list(self)).encode()).decode().rstrip("=")
+        return base64.urlsafe_b64encode(json.dumps([*self[:3], *self.ties]).encode()).decode().rstrip("=")
 
     @classmethod
     def read(cls, text: str, where: str) -> "Cursor":
@@ -48,13 +55,13 @@ class Cursor(NamedTuple):
         """
         try:
             padded = f"{text}{'=' * (-len(text) % 4)}".encode()
-            item, score, place = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-        except (ValueError, TypeError, binascii.Error):
-            item = score = place = None
-        is_read = isinstance(item, str | int) and isinstance(score, float | int) and isinstance(place, int)
-        if not is_read or isinstance(item, bool) or place < 1:
+            item, score, place, *ties = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        except (ValueError, TypeError, binascii.Error, RecursionError):
+            item, score, place, ties = None, None, None, []
+        is_read = isinstance(score, float | int) and type(place) is int
+        if not is_read or not all(type(own) in (str, int) for own in [item, *ties]) or not 1 <= place <= DEEPEST:
             raise ValueError(f"{where} must be the `next` of an answer, got {shortened(text)}")
-        return cls(item, float(score), place)
+        return cls(item, float(score), place, ties)
 
 
 def is_paged(request: SearchRequest) -> bool:
@@ -77,6 +84,8 @@ def paged(
     if request.budget is not None:
         raise ValueError("offset and after must be left out of a request with a budget, got one of them")
     offset, k = request.offset or 0, request.k or most
+    if offset > DEEPEST:
+        raise ValueError(f"offset must be at most {DEEPEST}, got {offset}")
     cursors = [
         None if query.after is None else Cursor.read(query.after, f"queries[{number}].after")
         for number, query in enumerate(_single(request))
@@ -110,16 +119,36 @@ def _single(request: SearchRequest) -> Sequence[Any]:
 
 
 def _place(result: QueryResult, cursor: Cursor) -> int:
-    if cursor.item in result.items:
-        return result.items.index(cursor.item) + 1
-    return sum(score >= cursor.score for score in result.scores)
+    items, reach = [str(own) for own in result.items], _rounding(cursor.score)  # ids may be asked for as strings
+    if str(cursor.item) in items:
+        place = items.index(str(cursor.item))
+        if abs(result.scores[place] - cursor.score) <= reach:
+            return place + 1
+    shown = {str(own) for own in cursor.ties}
+    return sum(
+        score > cursor.score + reach or (own in shown and score >= cursor.score - reach)
+        for own, score in zip(items, result.scores, strict=True)
+    )
+
+
+def _rounding(score: float) -> float:
+    return ROUNDING * max(1.0, abs(score))
+
+
+def _cursor(result: QueryResult, end: int) -> Cursor:
+    """The cursor of a page that ends before a place."""
+    last, score = result.items[end - 1], result.scores[end - 1]
+    first = end - 1
+    while first > max(end - 1 - MOST_TIES, 0) and result.scores[first - 1] <= score + _rounding(score):
+        first -= 1
+    return Cursor(last, score, end, result.items[first : end - 1])
 
 
 def _page(result: QueryResult, place: int, k: int) -> QueryResult:
     """Some items of a list, and the cursor of those that follow."""
     end = min(place + k, len(result.items))
     has_more = len(result.items) > end > place
-    cursor = Cursor(result.items[end - 1], result.scores[end - 1], end).text if has_more else None
+    cursor = _cursor(result, end).text if has_more else None
     return result.model_copy(
         update={
             "items": result.items[place:end],

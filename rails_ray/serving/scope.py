@@ -59,14 +59,17 @@ def scope_of(request: SearchRequest, attributes: Mapping[str, str] | None) -> Sc
         attributes: kind of each attribute of the version.
 
     Raises:
-        ValueError: if the request's filter or fields do not fit them.
+        ValueError: if the request's filter, fields or groups do not fit them.
     """
     attributes = attributes or {}
-    for number, name in enumerate(request.fields):
+    named = {f"fields[{number}]": name for number, name in enumerate(request.fields)}
+    if request.group_by is not None:
+        named["group_by"] = request.group_by
+    for where, name in named.items():
         if name not in attributes:
             names = f"be one of the version's attributes, {', '.join(attributes)}"
             must = names if attributes else "be left out for a version whose items have no attributes"
-            raise ValueError(f"fields[{number}] must {must}, got {shortened(name)}")
+            raise ValueError(f"{where} must {must}, got {shortened(name)}")
     given: Any = request.filter
     if isinstance(given, dict):
         parse(given, attributes)

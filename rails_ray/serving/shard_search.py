@@ -201,10 +201,11 @@ class ShardSearch:
     ) -> SearchResult:
         """The results among items that have a direction."""
         searcher = self.held.searcher
-        if left is None or not searcher.gathers(left.num, len(query), request.method, request.params):
+        # What an approximate method finds must not depend on the queries beside.
+        num = len(query) if left is None or searcher.retriever(request.method, request.params).is_exact else 1
+        if left is None or not searcher.gathers(left.num, num, request.method, request.params):
             spec = request.spec(self._mask_of(excluded, left), self.device)
             return searcher.search(query, spec, request.method, request.params)
-        searcher.retriever(request.method, request.params)  # refuses what it would refuse of all items
         gathered = self._gathered(left, excluded)
         if gathered is None:
             return nothing(len(query))

@@ -79,10 +79,19 @@ class VectorQueries(Sequence[QueryInput]):
 
     @classmethod
     def given(cls, queries: Any) -> "VectorQueries | None":
-        """An array or tensor [B, D] of finite numbers of at least one query; None for anything else."""
+        """An array or tensor [B, D] of finite numbers of at least one query; None for anything else.
+
+        Raises:
+            ValueError: if some are masked.
+        """
         if not hasattr(queries, "ndim") or queries.ndim != 2 or not 0 < queries.shape[1] <= WIDEST or not len(queries):
             return None
-        array = np.asarray(queries.detach().cpu() if hasattr(queries, "detach") else queries)
+        if isinstance(getattr(queries, "mask", None), np.ndarray):
+            raise ValueError("vectors must be arrays or lists of numbers, got some that are masked")
+        if hasattr(queries, "detach"):
+            queries = queries.detach().cpu()
+            queries = queries.float() if queries.is_floating_point() else queries
+        array = np.asarray(queries)
         if array.dtype.kind not in "fiu":
             return None
         with np.errstate(over="ignore"):

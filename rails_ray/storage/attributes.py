@@ -18,6 +18,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rails_ray.item_ids import is_unicode
 from rails_ray.storage.plain_values import BadValueError
 from rails_ray.storage.values import INTEGER, TEXT, TEXTS, Kind, fitting, is_number
 
@@ -150,6 +151,8 @@ def check_names(names: Iterable[str]) -> None:
     found = dict[str, str]()
     for name in names:
         alike = name.casefold()
+        if not is_unicode(name):
+            raise ValueError(f"attributes must have names of Unicode characters, got {name!r}")
         if not name or name.startswith("$"):
             raise ValueError(
                 f"attributes must have names that do not begin with $, as operators of filters do, got {name!r}: store "

@@ -87,7 +87,9 @@ def _compared(column: pa.Array, operator: str, value: Any) -> Booleans:
 
 
 def _values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An array of values; `pyarrow.array` would load pandas."""
+    """An array of values; `pyarrow.array` would load pandas. It has both zeros or none: Arrow tells them apart."""
+    if pa.types.is_floating(kind) and any(value == 0 for value in values):
+        values = [*values, 0.0, -0.0]
     return pa.scalar(list(values), pa.list_(kind)).values
 
 

@@ -204,6 +204,6 @@ def keys_of(column: pa.ChunkedArray) -> NDArray[np.integer]:
 
 
 def hash_of(text: str | bytes) -> int:
-    """64 bits of MurmurHash3."""
-    first: int = mmh3.hash64(text)[0]
+    """64 bits of MurmurHash3, also of half a surrogate pair, at which the library would end the process."""
+    first: int = mmh3.hash64(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)[0]
     return first

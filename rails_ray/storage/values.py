@@ -143,7 +143,8 @@ def fitting(values: pa.Array, kind: pa.DataType) -> pa.Array:
         return values.cast(kind)
     except pa.ArrowInvalid:
         row = next(row for row in range(len(values)) if not _fits(values[row], kind))
-        raise BadValueError(f"hold whole numbers within {kind}", str(values[row].as_py()), row) from None
+        most = f" up to 2**{EXACT[kind].bit_length() - 1}, as it rounds larger ones" if kind in EXACT else ""
+        raise BadValueError(f"hold whole numbers within {kind}{most}", str(values[row].as_py()), row) from None
 
 
 def _fits(value: pa.Scalar, kind: pa.DataType) -> bool:

@@ -155,3 +155,14 @@ def test_answers_that_cannot_be() -> None:
     ours.learn(torch.tensor([[0]]), torch.tensor([[1.0]]))
     with pytest.raises(ValueError, match="an item must be scored once for a query"):
         ours.learn(torch.tensor([[0]]), torch.tensor([[1.0]]))
+
+
+def test_start_scores_that_are_equal_but_for_rounding_are_equal() -> None:
+    vectors, answers = some_vectors(30, 6)[None], some_vectors(1, 30, 3)
+    found = []
+    for noise in (0.0, 6e-8):
+        learned = Correction(1, 6, has_units=False)
+        learned.learn(vectors, 0.7 + noise * some_vectors(1, 30, 5).sign(), answers)
+        found.append(learned.vector())
+    assert found[0].norm() > 0.1
+    assert torch.allclose(found[0], found[1], rtol=1e-4)

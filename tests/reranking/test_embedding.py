@@ -5,7 +5,7 @@ import torch
 
 from rails_ray.modules.losses.top_share import top_share
 from rails_ray.reranking.anncur import AnnCur
-from rails_ray.reranking.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig, on_sphere
+from rails_ray.reranking.embedding import RelevanceEmbedding, RelevanceEmbeddingConfig, Standardise, on_sphere
 from support.quantizers import some_vectors
 
 S = 6
@@ -96,6 +96,15 @@ def test_numbers_that_do_not_vary_are_left_as_they_are() -> None:
     made, combinations = begun(relevance, RelevanceEmbeddingConfig())
     assert made.queries(relevance[:S].T).isfinite().all()
     assert made.items(combinations).isfinite().all()
+
+
+def test_numbers_that_vary_by_rounding_are_left_as_they_are() -> None:
+    rows = some_vectors(50, 3)
+    rows[:, 1] = 0.7 + 6e-8 * rows[:, 1].sign()
+    made = Standardise(rows)
+    assert made.deviation[1] == 1
+    assert made(torch.full((1, 3), 0.71))[0, 1].item() == pytest.approx(0.01, rel=1e-3)
+    assert made(rows)[:, 0].std(correction=0).item() == pytest.approx(1, rel=1e-4)
 
 
 def test_on_a_sphere_inner_products_stay() -> None:

@@ -168,3 +168,12 @@ def test_single_precision_chooses_as_double_precision_does() -> None:
     factors = torch.logspace(0, -3, 40)
     relevance = 5 + (some_vectors(300, 40) * factors) @ some_vectors(40, 200, 1)
     assert l2_greedy(relevance.float(), 30).tolist() == l2_greedy(relevance.double(), 30).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_l2_greedy_takes_no_copy_while_other_items_are_left(dtype: torch.dtype) -> None:
+    for seed in range(10):
+        distinct = some_vectors(12, 30, seed).to(dtype)
+        rows = l2_greedy(distinct.repeat(4, 1), 14).tolist()
+        assert sorted(row % 12 for row in rows[:12]) == [*range(12)]
+        assert len(set(rows)) == 14

@@ -67,3 +67,16 @@ def test_what_lies_outside_comes_in_with_its_bound_and_in_row_order() -> None:
     assert found.scores.tolist() == [[1, 1, 0.5], [-0.5, -1, -torch.inf]]
     assert found.item_rows.tolist() == [[3, 7, 1], [2, 4, 0]]
     assert found.bound.tolist() == [1, torch.inf]
+
+
+def test_a_bound_comes_in_whatever_the_scores_beside() -> None:
+    for other in (0.5, 1.0001):
+        found = SearchResult(
+            torch.tensor([[0.5], [other]]),
+            torch.tensor([[7], [3]]),
+            torch.tensor([1.01, -torch.inf]),
+            torch.tensor([True, False]),
+            torch.tensor([3, 2]),
+            [None, None],
+        ).as_cosines()
+        assert found.bound.tolist() == [1, -torch.inf]

@@ -13,6 +13,7 @@ from oracles.filters import passes
 from rails_ray.families import calibrations
 from rails_ray.modules.similarities.states import ItemState, QueryState
 from rails_ray.schema.responses import SearchResponse
+from rails_ray.search.indexes.faiss_index import IvfConfig
 from rails_ray.search.methods.brute_force import BruteForce
 from rails_ray.search.methods.on_gpu import GpuScan
 from rails_ray.serving import local
@@ -364,3 +365,17 @@ def test_a_shard_that_is_not_there_counts_nothing(texts: tuple[LocalVersion, Att
         rounds.send([first.search(*step.arguments), TimeoutError()])
     [result] = end.value.value.results
     assert (result.num_unknown_included, result.num_unknown_excluded) == (None, None)
+
+
+@pytest.mark.parametrize("method", ["average", "per_embedding", "ann"])
+def test_what_an_approximate_search_finds_does_not_depend_on_the_queries_beside(tmp_path: Path, method: str) -> None:
+    generator = np.random.default_rng(0)
+    points, queries = generator.standard_normal((2000, 16)), generator.standard_normal((32, 16))
+    part = {"group": (np.arange(2000) % 10).tolist()}
+    version = local.build(points, attributes=part, index=IvfConfig(nlist=40), folder=str(tmp_path))
+    options: dict[str, Any] = {"k": 10, "method": method, "filter": {"group": {"$lt": 7}}}
+    together = version.search(queries, **options).results
+    alone = [version.search(queries[number : number + 1], **options).results[0] for number in range(32)]
+    assert [own.items for own in together] == [own.items for own in alone]
+    assert [own.certificate.is_exact for own in together] == [own.certificate.is_exact for own in alone]
+    assert not all(own.certificate.is_exact for own in alone)

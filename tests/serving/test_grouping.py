@@ -75,8 +75,13 @@ def test_lists_that_are_too_long_are_no_proof(tmp_path: Any) -> None:
     ("options", "message"),
     [
         ({"group_by": "colour"}, r"colour"),
-        ({"group_by": "brand", "offset": 3}, r"group_by must be left out of a request with offset, got both"),
+        ({"group_by": "brand", "offset": 3}, r"group_by must be left out of a request with pages"),
         ({"group_by": "brand", "group_size": 0}, r"group_size"),
+        ({"group_by": "zz"}, r"group_by must be one of the version's attributes, brand, got 'zz'"),
+        (
+            {"group_by": "brand", "cutoff": {"score": 0, "min_items": 15}},
+            r"min_items must be at most the 3 items of a list, got 15",
+        ),
     ],
 )
 def test_what_is_refused(version: LocalVersion, options: dict[str, Any], message: str) -> None:
@@ -89,3 +94,26 @@ def test_each_way_to_search(version: LocalVersion) -> None:
     for method, size in product(("ann", "two_pass"), (1,)):
         found = version.search(QUERIES, k=4, group_by="brand", group_size=size, method=method, num_per_embedding=200)
         assert [own.items for own in found.results] == [own.items for own in expected]
+
+
+def test_a_cut_off_alone_ends_the_groups(version: LocalVersion) -> None:
+    """As many as there are among the items that it keeps."""
+    for cutoff in ({"score": -1}, {"top_k": 20}):
+        whole = version.search(QUERIES, cutoff=cutoff).results
+        found = version.search(QUERIES, cutoff=cutoff, group_by="brand").results
+        for own, result in zip(found, whole, strict=True):
+            assert own.items == by_hand(result.items, NUM_ITEMS, 1)
+            assert own.is_truncated == result.is_truncated
+
+
+@given(k=st.integers(1, 30))
+def test_groups_that_k_left_out(version: LocalVersion, k: int) -> None:
+    every = version.search(QUERIES, k=NUM_ITEMS, group_by="brand").results
+    for own, result in zip(version.search(QUERIES, k=k, group_by="brand").results, every, strict=True):
+        assert own.is_truncated == (k < len(result.items))
+
+
+def test_a_cursor_beside_groups_is_refused(version: LocalVersion) -> None:
+    [first] = version.search(QUERIES[:1], k=3, offset=0).results
+    with pytest.raises(ValueError, match="group_by must be left out of a request with pages"):
+        version.search([{"embedding": QUERIES[0].tolist(), "after": first.next}], k=3, group_by="brand")

@@ -2,6 +2,7 @@
 no item."""
 
 import json
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -86,3 +87,30 @@ def test_over_http(version: LocalVersion, ids: list[int]) -> None:
     assert refused.status_code == 422
     assert json.loads(refused.text)["error"] == "ids must be 'stored' or 'string', got 'number'"
     assert judged.json()["kept"] == [[True, True, False]]
+
+
+def test_texts_that_cannot_be_stored_and_numbers_out_of_range(tmp_path: Path) -> None:
+    """Half of a surrogate pair, as names of files may have, is no item's id, and refused where it would be kept."""
+    vectors, half = np.eye(4, dtype=np.float32), "b\ud800"
+    texts = local.build(vectors, [*"abcd"], attributes={"s": [*"wxyz"], "f": [0.5] * 4}, folder=str(tmp_path / "texts"))
+    query = vectors[0].tolist()
+    assert texts.delete([half]).num_unknown == 1
+    assert len(texts.search([{"embedding": query, "exclude": [half]}], k=4).results[0].items) == 4
+    assert texts.search([{"embedding": query, "include": [half]}], k=4).results[0].items == []
+    numbers = local.build(vectors, [*range(4)], folder=str(tmp_path / "numbers"))
+    for refused, message in [
+        (lambda: texts.explain(query, [half]), r"items\[0\] must be an item of the index, got 'b\\ud800'"),
+        (lambda: texts.search([query], filter={"s": half}), r"filter.s must be a string, .* got 'b\\ud800'"),
+        (lambda: texts.add(vectors[:1], [half]), "ids must be all integers or all strings, got: "),
+        (lambda: local.build(vectors, attributes={half: [1] * 4}), "attributes must have names of Unicode characters"),
+        (
+            lambda: texts.add(vectors[:1], ["e"], attributes={"s": ["x"], "f": [2**60]}),
+            r"attribute 'f' must hold whole numbers within double up to 2\*\*53, as it rounds larger ones, got 11",
+        ),
+        (lambda: numbers.add(vectors[:1], [2**63]), "item_id must fit type int64, as those of version .* do: "),
+        (lambda: local.build(vectors[:2], [2**64, 1]), "ids must be integers of 64 bits, all signed or all unsigned"),
+        (lambda: local.build(vectors[:2], [-1, 2**63]), "ids must be integers of 64 bits, all signed or all unsigned"),
+        (lambda: local.build(vectors, index=5), "index must be one of flat, .*, or the config of one, got 5"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            refused()

@@ -102,3 +102,45 @@ def test_too_deep(version: LocalVersion) -> None:
 def test_a_cursor_of_a_list_that_ended(version: LocalVersion) -> None:
     [found] = version.search([{"embedding": QUERIES[0].tolist(), "after": Cursor("i3", -5.0, 50).text}], k=5).results
     assert len(found.items) <= 5
+
+
+def test_a_last_item_that_scores_otherwise_now(opened: LocalVersion) -> None:
+    query = QUERIES[0].tolist()
+    before = opened.search([query], k=NUM_ITEMS).results[0].items
+    [first] = opened.search([query], k=5, offset=0).results
+    opened.add(-QUERIES[:1], [first.items[-1]], replace=True)
+    [second] = opened.search([{"embedding": query, "after": first.next}], k=NUM_ITEMS).results
+    assert second.items == [*before[5:], first.items[-1]]
+
+
+def test_a_last_item_that_is_gone_among_equal_ones(tmp_path: Path) -> None:
+    version = local.build(np.repeat(VECTORS[:4], 6, axis=0), [*range(24)], folder=str(tmp_path))
+    query = VECTORS[0].tolist()
+    [first] = version.search([query], k=3, offset=0).results
+    assert first.items == [0, 1, 2]
+    version.delete([1, 2])
+    [second] = version.search([{"embedding": query, "after": first.next}], k=5).results
+    assert second.items[:3] == [3, 4, 5]
+    assert not set(second.items[3:]) & {0, 1, 2}
+
+
+def test_a_cursor_of_ids_that_were_asked_for_as_strings() -> None:
+    version = local.build(np.repeat(VECTORS[:4], 6, axis=0), [*range(24)])
+    query = VECTORS[0].tolist()
+    [first] = version.search([query], k=2, offset=0, ids="string").results
+    assert first.items == ["0", "1"]
+    [second] = version.search([{"embedding": query, "after": first.next}], k=2).results
+    assert second.items == [2, 3]
+
+
+def test_a_cursor_without_ties_is_read(version: LocalVersion) -> None:
+    """As an earlier release wrote it."""
+    [whole] = version.search(QUERIES[:1], k=10).results
+    text = Cursor(whole.items[4], whole.scores[4], 5).text
+    [found] = version.search([{"embedding": QUERIES[0].tolist(), "after": text}], k=5).results
+    assert found.items == whole.items[5:10]
+    deep = Cursor(whole.items[4], whole.scores[4], 2**31).text
+    with pytest.raises(ValueError, match=r"queries\[0\].after must be the `next` of an answer"):
+        version.search([{"embedding": QUERIES[0].tolist(), "after": deep}], k=5)
+    with pytest.raises(ValueError, match="offset must be at most 1073741824, got 2147483647"):
+        version.search(QUERIES, k=5, offset=2**31 - 1)

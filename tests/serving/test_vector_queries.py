@@ -164,3 +164,11 @@ def test_it_is_written_as_its_queries() -> None:
     search = VectorSearch(queries=VectorQueries(VECTORS[:2]), k=3)
     written = SearchRequest.model_validate_json(search.model_dump_json(exclude_defaults=True))
     assert written == SearchRequest(queries=[*VectorQueries(VECTORS[:2])], k=3)
+
+
+def test_an_array_that_is_masked_is_refused_and_bfloat16_is_read(cosines: LocalVersion) -> None:
+    masked = np.ma.masked_array(VECTORS[:2], mask=[[True] * 6, [False] * 6])
+    with pytest.raises(ValueError, match="vectors must be arrays or lists of numbers, got some that are masked"):
+        cosines.search(masked, k=2)
+    half = torch.from_numpy(VECTORS[:3]).bfloat16()
+    assert cosines.search(half, k=2) == cosines.search(half.float(), k=2)

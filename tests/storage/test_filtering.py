@@ -52,3 +52,15 @@ def test_an_expression_that_does_not_fit(wrong: pc.Expression) -> None:
         ValueError, match=r"filter must be an expression of booleans over the columns lang, price, year"
     ):
         passing(wrong, table_of([dict.fromkeys(KINDS)]))
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_both_zeros_are_one_number(zero: float) -> None:
+    table = table_of([dict.fromkeys(KINDS) | {"price": price} for price in (0.0, -0.0, 1.0)])
+    for filter, expected in [
+        ({"price": zero}, [True, True, False]),
+        ({"price": {"$in": [zero, 5.0]}}, [True, True, False]),
+        ({"price": {"$nin": [zero]}}, [False, False, True]),
+        ({"price": {"$ne": zero}}, [False, False, True]),
+    ]:
+        assert passing(parse(filter, KINDS), table).tolist() == expected, filter

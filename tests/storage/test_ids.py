@@ -113,3 +113,10 @@ def test_digests_without_nulls_are_those_of_earlier_releases() -> None:
         digest.add(column)
         parts = hashlib.sha256(values).digest() + hashlib.sha256(lengths.tobytes()).digest()
         assert digest.hexdigest() == hashlib.sha256(parts).hexdigest()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udc80", "\udfff\ud800", ""])
+def test_half_a_surrogate_pair_is_no_id_and_no_end_of_the_process(text: str) -> None:
+    known = ItemIds(pa.chunked_array([["a", "b"]]))
+    assert text not in known
+    assert isinstance(ids.hash_of(text), int)
