@@ -110,7 +110,6 @@ def test_texts_that_cannot_be_stored_and_numbers_out_of_range(tmp_path: Path) ->
         (lambda: numbers.add(vectors[:1], [2**63]), "item_id must fit type int64, as those of version .* do: "),
         (lambda: local.build(vectors[:2], [2**64, 1]), "ids must be integers of 64 bits, all signed or all unsigned"),
         (lambda: local.build(vectors[:2], [-1, 2**63]), "ids must be integers of 64 bits, all signed or all unsigned"),
-        (lambda: local.build(vectors, index=5), "index must be one of flat, .*, or the config of one, got 5"),
     ]:
         with pytest.raises(ValueError, match=message):
             refused()
