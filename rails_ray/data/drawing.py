@@ -3,7 +3,7 @@
 | member       | an item is drawn                                                          |
 |--------------|---------------------------------------------------------------------------|
 | `Uniform`    | as often as any other                                                     |
-| `Every`      | once, whatever is wanted                                                  |
+| `EveryItem`  | once, whatever is wanted                                                  |
 | `Popularity` | as often as it answers training queries, to a power; at least once        |
 | `Mixture`    | half by the first, half by the second                                     |
 
@@ -22,7 +22,7 @@ class Drawing(Protocol):
     """Draws item rows."""
 
     def draw(self, generator: np.random.Generator, size: Sequence[int]) -> NDArray[np.int64]:
-        """Rows in an array of this shape, with replacement; `Every` has a line of all items in place of more."""
+        """Rows in an array of this shape, with replacement; `EveryItem` has a line of all items in place of more."""
 
     def log_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
         """-log(X Q(x)) of each row; None if it is 0 for all, or shall not be corrected."""
@@ -41,7 +41,7 @@ class Uniform:
         return None
 
 
-class Every:
+class EveryItem:
     """The contract of `Drawing`, for lines as long as the corpus or longer."""
 
     def __init__(self, num_items: int) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rails_ray.data.drawing import Drawing, Every, Mixture, Popularity, Uniform
+from rails_ray.data.drawing import Drawing, EveryItem, Mixture, Popularity, Uniform
 from support.examples import window_sampler
 
 COUNTS = np.array([0, 1, 2, 5, 12])
@@ -28,7 +28,7 @@ def test_items_are_drawn_by_their_probabilities(drawing: Drawing, probabilities:
 
 @pytest.mark.parametrize("size", [[5], [9], [2, 7], [0], [3, 0], [0, 8]])
 def test_every_item_is_in_each_line_once(size: list[int]) -> None:
-    drawing, generator = Every(5), np.random.default_rng(0)
+    drawing, generator = EveryItem(5), np.random.default_rng(0)
     rows = drawing.draw(generator, size)
     line = list(range(5)) if size[-1] else []
     assert rows.tolist() == (line if len(size) == 1 else [line] * size[0])

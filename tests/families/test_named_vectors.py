@@ -234,7 +234,7 @@ def test_the_example_of_the_documents(
     tables, search = code_blocks("docs/vectors.md", "python", "Several vectors of each item")
     names: dict[str, Any] = {}
     exec(compile(tables, "docs/vectors.md", "exec"), names)
-    storage, config = Storage("rails-ray-data"), vectors_gated("my-vectors", num_steps=20, batch_size=20)
+    storage, config = Storage("rails-ray-data"), vectors_gated("named-vectors", num_steps=20, batch_size=20)
     read = read_data(config, storage)
     config = for_data(config, read)
     [piece] = training_family(config).pieces()

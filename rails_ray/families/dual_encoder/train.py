@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rails_ray.data.batch import PairSampler, Sampler, WindowSampler, relevance_of
 from rails_ray.data.dataset import DataSet, Texts
-from rails_ray.data.drawing import Drawing, Every, Mixture, Popularity, Uniform
+from rails_ray.data.drawing import Drawing, EveryItem, Mixture, Popularity, Uniform
 from rails_ray.data.in_batch import InBatchSampler
 from rails_ray.data.queries import DenseRows, Visits
 from rails_ray.families.config import RunConfig
@@ -315,7 +315,7 @@ class DualEncoderTraining(DualEncoderFamily, TrainingFamily):
             case MixedNegatives():
                 return Mixture(Popularity(counts, 1.0, is_corrected=negatives.is_corrected))
             case UniformNegatives(num_items=wanted) if wanted >= len(read.item_ids):
-                return Every(len(read.item_ids))
+                return EveryItem(len(read.item_ids))
             case _:
                 return Uniform(len(read.item_ids))
 
