@@ -47,7 +47,10 @@ def grouped(
         if num >= most or all(_is_complete(own, name, k, size, num) for own in results):
             break
         num = min(FACTOR * num, most)
-    lists = [_grouped(own, name, k, size, is_whole=_is_complete(own, name, k, size, num)) for own in results]
+    is_cut = request.cutoff is not None or request.k is None  # and not the k best, whatever they score
+    lists = [
+        _grouped(own, name, k, size, is_whole=_is_complete(own, name, k, size, num), is_cut=is_cut) for own in results
+    ]
     shown = [own if name in request.fields else _without(own, name, request.fields) for own in lists]
     is_exact = answered.head.is_exact and all(own.certificate.is_exact for own in shown)
     return replace(answered, head=answered.head.model_copy(update={"is_exact": is_exact}), results=iter(shown))
@@ -70,7 +73,10 @@ def _is_complete(result: QueryResult, name: str, k: int, size: int, num: int) ->
     return len(counts) == k and min(counts.values()) >= size
 
 
-def _grouped(result: QueryResult, name: str, k: int, size: int, *, is_whole: bool) -> QueryResult:
+def _grouped(result: QueryResult, name: str, k: int, size: int, *, is_whole: bool, is_cut: bool) -> QueryResult:
+    """
+    is_cut: whether a cut-off ends the list, of which `is_truncated` then says whether k may have left out groups.
+    """
     counts, places = dict[Any, int](), list[int]()
     for place, value in enumerate(_values(result, name)):
         if value not in counts and len(counts) == k:
@@ -78,7 +84,7 @@ def _grouped(result: QueryResult, name: str, k: int, size: int, *, is_whole: boo
         counts[value] = counts.get(value, 0) + 1
         if counts[value] <= size:
             places.append(place)
-    has_more = result.is_truncated or len(counts) < len(set(_values(result, name)))
+    has_more = len(counts) == k and (result.is_truncated or len(set(_values(result, name))) > k)
     certificate = result.certificate
     if not is_whole:
         certificate = CertificateResult(is_exact=False, gap=None, reason=UNSEEN)
@@ -89,7 +95,7 @@ def _grouped(result: QueryResult, name: str, k: int, size: int, *, is_whole: boo
             "titles": None if result.titles is None else [result.titles[place] for place in places],
             "fields": [(result.fields or [])[place] for place in places],
             "num_kept": sum(place < result.num_kept for place in places),
-            "is_truncated": has_more,
+            "is_truncated": is_cut and has_more,
             "certificate": certificate,
         }
     )
